@@ -28,7 +28,7 @@ use adit_io::Grace;
 use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::sync::{Arc, Mutex};
 use loom::thread::{spawn, yield_now};
-use order::ordered_queue::{OrderedQueue, Put, Taken, depth};
+use order::ordered_queue::{Commit, OrderedQueue, Taken, depth};
 use order::rx_queues::{Progress, RxQueues, Turn};
 use thread::ownership::Ownership;
 
@@ -53,9 +53,9 @@ fn take(queue: &Numbers, awaits: bool) -> Taken<u32> {
         .expect("numbers do not end")
 }
 
-fn put(list: &mut Vec<u32>, number: &mut u32) -> Put {
+fn commit(list: &mut Vec<u32>, number: &mut u32) -> Commit {
     list.push(*number);
-    Put::Done
+    Commit::Done
 }
 
 /// Takes and files one batch, if no other thread is taking. Whether it did.
@@ -65,13 +65,13 @@ fn one(queue: &Numbers) -> bool {
     };
     yield_now();
     queue.file(sequence, number);
-    queue.proceed(0, put, drop);
+    queue.proceed(0, commit, drop);
     true
 }
 
-/// Invariants 2 and 6: what is filed is put, in order, without anybody who looks at it later.
+/// Invariants 2 and 6: what is filed is committed, in order, without anybody who looks at it later.
 #[test]
-fn what_two_threads_file_is_put_in_order() {
+fn what_two_threads_file_is_committed_in_order() {
     explore(|| {
         let queue = Arc::new(Numbers::new(0, [Vec::new()]));
         let other = {
@@ -92,34 +92,34 @@ fn a_head_that_was_blocked_takes_those_behind_it_along() {
             panic!("nobody else takes")
         };
         queue.file(sequence, number);
-        queue.proceed(0, |_, _| Put::Blocked, drop);
+        queue.proceed(0, |_, _| Commit::Blocked, drop);
         let other = {
             let queue = Arc::clone(&queue);
             spawn(move || one(&queue))
         };
-        queue.proceed(0, put, drop);
+        queue.proceed(0, commit, drop);
         assert!(other.join().unwrap());
         assert!(queue.with(0, |list| *list == [0, 1]));
     });
 }
 
-/// Takes and puts one batch in a line, or leaves it to be put. Whether it did.
-fn pass(queue: &Numbers, puts: bool) -> bool {
+/// Takes and commits one batch in a line, or leaves it to be committed. Whether it did.
+fn pass(queue: &Numbers, commits: bool) -> bool {
     let passed = queue.pass(|next, list| {
         *next += 1;
         let number = *next - 1;
-        if puts {
+        if commits {
             list.push(number);
         }
         yield_now();
-        ((), (!puts).then_some(number))
+        ((), (!commits).then_some(number))
     });
     passed.is_some()
 }
 
 /// Invariants 2 and 6: one thread is alone, and another begins to help it.
 #[test]
-fn what_passes_and_what_is_filed_is_put_in_order() {
+fn what_passes_and_what_is_filed_is_committed_in_order() {
     explore(|| {
         let queue = Arc::new(Numbers::new(0, [Vec::new()]));
         let other = {
@@ -132,9 +132,9 @@ fn what_passes_and_what_is_filed_is_put_in_order() {
     });
 }
 
-/// Invariant 6: what cannot pass is put by the next that proceeds, whatever another thread does.
+/// Invariant 6: what cannot pass is committed by the next that proceeds, whatever another thread does.
 #[test]
-fn what_cannot_pass_is_put_before_what_follows() {
+fn what_cannot_pass_is_committed_before_what_follows() {
     explore(|| {
         let queue = Arc::new(Numbers::new(0, [Vec::new()]));
         let other = {
@@ -143,7 +143,7 @@ fn what_cannot_pass_is_put_before_what_follows() {
         };
         let left = u32::from(pass(&queue, false));
         let taken = left + other.join().unwrap();
-        queue.proceed(0, put, drop);
+        queue.proceed(0, commit, drop);
         assert!(queue.with(0, |list| list.iter().copied().eq(0..taken)));
         assert!(queue.is_drained());
     });
@@ -168,7 +168,7 @@ fn a_thread_that_awaits_a_batch_is_told_of_it() {
         let mut told = false;
         let (sequence, number) = sequences.remove(0);
         queue.file(sequence, number);
-        queue.proceed(0, put, |_| told |= queue.was_awaited());
+        queue.proceed(0, commit, |_| told |= queue.was_awaited());
         let waits = owner.join().unwrap();
         assert!(told || !waits, "it sleeps and nobody wakes it");
     });
@@ -180,7 +180,7 @@ type FlowShard = (u32, usize);
 /// Puts flow shards into a list, and says where each was put, for both locks.
 struct TwoLocks {
     queue: OrderedQueue<u32, FlowShard, (), 2>,
-    put: Mutex<Vec<(usize, FlowShard)>>,
+    committed: Mutex<Vec<(usize, FlowShard)>>,
 }
 
 impl TwoLocks {
@@ -199,46 +199,47 @@ impl TwoLocks {
         let shard = (number, self.queue.in_use());
         self.queue
             .file_split(sequence, std::iter::repeat_n(shard, shard.1));
-        let put = |at, (): &mut (), shard: &mut FlowShard| {
-            self.put.lock().unwrap().push((at, *shard));
-            Put::Done
+        let commit = |at, (): &mut (), shard: &mut FlowShard| {
+            self.committed.lock().unwrap().push((at, *shard));
+            Commit::Done
         };
-        self.queue.proceed_all(put, drop);
+        self.queue.proceed_all(commit, drop);
         true
     }
 }
 
-/// Invariants 2 and 6: threads put at two commit locks, then at one, or the other way round. The flow shards of
-/// each commit lock are put in order, and all before a batch that is split otherwise.
+/// Invariants 2 and 6: threads commit at two commit locks, then at one, or the other way round. The flow shards of
+/// each commit lock are committed in order, and all before a batch that is split otherwise.
 #[test]
 fn flow_shards_keep_their_order_while_the_number_of_commit_locks_changes() {
     for (before, after) in [(2, 2), (1, 2), (2, 1)] {
         explore(move || {
             let two = Arc::new(TwoLocks {
                 queue: OrderedQueue::new(0, [(), ()]),
-                put: Mutex::default(),
+                committed: Mutex::default(),
             });
             let other = {
                 let two = Arc::clone(&two);
                 spawn(move || usize::from(two.one(before)) + usize::from(two.one(after)))
             };
             let taken = usize::from(two.one(before)) + other.join().unwrap();
-            let put = two.put.lock().unwrap();
+            let committed = two.committed.lock().unwrap();
             let mut next = [0; 2];
-            for (at, (number, of)) in &*put {
-                assert!(next[*at] <= *number, "{put:?}");
+            for (at, (number, of)) in &*committed {
+                assert!(next[*at] <= *number, "{committed:?}");
                 next[*at] = *number + 1;
-                let is_put = |lock, number| {
-                    put.iter()
+                let is_done = |lock, number| {
+                    committed
+                        .iter()
                         .any(|(at, shard)| (*at, shard.0) == (lock, number))
                 };
-                assert!((0..*of).all(|at| is_put(at, *number)), "{put:?}");
+                assert!((0..*of).all(|at| is_done(at, *number)), "{committed:?}");
             }
             let numbers = (0..).take(taken);
             let shards = numbers.map(|number| {
-                let at = put.iter().position(|(_, shard)| shard.0 == number);
-                let last = put.iter().rposition(|(_, shard)| shard.0 == number);
-                let of = at.map(|at| put[at].1.1);
+                let at = committed.iter().position(|(_, shard)| shard.0 == number);
+                let last = committed.iter().rposition(|(_, shard)| shard.0 == number);
+                let of = at.map(|at| committed[at].1.1);
                 (at, last, of)
             });
             let shards: Vec<_> = shards.collect();
@@ -246,7 +247,7 @@ fn flow_shards_keep_their_order_while_the_number_of_commit_locks_changes() {
                 let [(_, last, before), (first, _, after)] = pair else {
                     continue;
                 };
-                assert!(before == after || last < first, "{put:?}");
+                assert!(before == after || last < first, "{committed:?}");
             }
         });
     }
@@ -256,7 +257,7 @@ fn flow_shards_keep_their_order_while_the_number_of_commit_locks_changes() {
 /// delivered, if it is committed.
 type Committed = OrderedQueue<(), Arc<AtomicBool>, usize, 2>;
 
-/// Takes, files and puts one batch for so many commit locks, if that can be. How many that was.
+/// Takes, files and commits one batch for so many commit locks, if that can be. How many that was.
 fn commit_one(queue: &Committed, wanted: usize) -> usize {
     let change = |_: &mut [&mut usize]| true;
     let taken = queue.take((false, 1), (wanted, change), |()| {
@@ -267,16 +268,16 @@ fn commit_one(queue: &Committed, wanted: usize) -> usize {
     };
     let shards = std::iter::repeat_n(is_committed, queue.in_use());
     queue.file_split(sequence, shards);
-    let put = |at, count: &mut usize, is_committed: &mut Arc<AtomicBool>| {
+    let commit = |at, count: &mut usize, is_committed: &mut Arc<AtomicBool>| {
         if at == 0 {
             is_committed.store(true, Ordering::Relaxed);
         } else if !is_committed.load(Ordering::Relaxed) {
-            return Put::Blocked;
+            return Commit::Blocked;
         }
         *count += 1;
-        Put::Done
+        Commit::Done
     };
-    queue.proceed_all(put, drop);
+    queue.proceed_all(commit, drop);
     1
 }
 
@@ -413,15 +414,15 @@ impl TwoRxQueues {
     }
 
     fn proceed(&self, rx_queue: usize) {
-        let put = |(): &mut (), number: &mut u32| {
+        let commit = |(): &mut (), number: &mut u32| {
             let waits = self.session_moves && rx_queue == 1 && *number == 1;
             if waits && self.rx_queues.turn_of_head(1, 0, 7) != Turn::Comes {
-                return Put::Blocked;
+                return Commit::Blocked;
             }
             self.delivered.lock().unwrap().push(*number);
-            Put::Done
+            Commit::Done
         };
-        self.rx_queues.queue(rx_queue).proceed(0, put, drop);
+        self.rx_queues.queue(rx_queue).proceed(0, commit, drop);
     }
 
     /// What the owner does, until no receive queue waits.
@@ -524,7 +525,7 @@ fn a_session_in_another_rx_queue_than_the_one_before_keeps_the_order() {
     a_session_moves(|two| two.poll(1));
 }
 
-/// What was taken is put, also where the sockets of the other receive queue are to be looked at for that.
+/// What was taken is committed, also where the sockets of the other receive queue are to be looked at for that.
 #[test]
 fn rx_queues_close_and_open_while_a_session_moves() {
     a_session_moves(|two| {

@@ -353,11 +353,11 @@ fn threads_that_pause_anywhere_lose_and_reorder_nothing() {
 
 /// Batches are split among more and fewer commit locks, whoever helps.
 #[test]
-fn threads_that_put_at_once_lose_and_reorder_nothing() {
+fn threads_that_commit_at_once_lose_and_reorder_nothing() {
     let mut field = Field::new(2, (4, Policy::Auto), true);
     let mut packets = 0;
     for threads in [2, 8, 1, 4, 1, 2] {
-        adit_engine::progress::put_as_by(threads);
+        adit_engine::progress::commit_as_by(threads);
         let before = adit_engine::progress::splits();
         // Beside other programs batches may be too short to be split for a while.
         let are_as_wanted = (0..10).any(|_| {
@@ -367,9 +367,9 @@ fn threads_that_put_at_once_lose_and_reorder_nothing() {
             let many = [0, 1].map(|direction| now[direction] - before[direction] > 100);
             many == [threads > 1; 2]
         });
-        assert!(are_as_wanted, "splits where {threads} threads put");
+        assert!(are_as_wanted, "splits where {threads} threads commit");
     }
-    adit_engine::progress::put_as_by(0);
+    adit_engine::progress::commit_as_by(0);
     field.check();
 }
 

@@ -1,4 +1,4 @@
-//! Adit's engine as discrete events: threads that take, work and put batches of queues through
+//! Adit's engine as discrete events: threads that take, work and commit batches of queues through
 //! ordered queues, as `adit_engine` has them.
 //!
 //! Each thread has a core of its own, and every queue always has more than a batch. An event is the
@@ -12,7 +12,7 @@ use adit_engine::Policy;
 
 use super::Random;
 
-/// Batches of one queue that are taken and not put, at most: `DEPTH` of `engine/src/order/ordered_queue.rs`.
+/// Batches of one queue that are taken and not committed, at most: `DEPTH` of `engine/src/order/ordered_queue.rs`.
 const DEPTH: usize = 16;
 /// The same where one or two threads poll it: `LEAST_DEPTH`.
 const LEAST_DEPTH: usize = 4;
@@ -22,7 +22,7 @@ const SPLIT_DEPTH: usize = 8;
 const FLOW_SHARDS: usize = 8;
 /// Those that deliver what arrives, at most: `DELIVERIES` of `engine/src/shards/queues.rs`.
 const DELIVERIES: usize = 4;
-/// Of putting what arrived, the part that is done under the commit lock before them: not more than this, by a
+/// Of committing what arrived, the part that is done under the commit lock before them: not more than this, by a
 /// profile of the engine in memory.
 const COMMIT: f64 = 0.1;
 /// Between two looks of a thread that finds a lock held: sched_yield(2) and what is around it.
@@ -43,7 +43,7 @@ pub(in super::super) struct BatchCosts {
     pub(in super::super) poll: f64,
     /// A thread works on what another one took: its core has to fetch that.
     pub(in super::super) fetch_work: f64,
-    /// A thread puts what another one worked on.
+    /// A thread commits what another one worked on.
     pub(in super::super) fetch_put: f64,
     /// From waking a thread until it runs, and what that costs the one that wakes it.
     pub(in super::super) wake: f64,
@@ -106,15 +106,15 @@ enum Doing {
     Taking(usize),
     /// It works on a batch with this sequence number.
     Working(usize, u64),
-    /// It puts the head under this commit lock.
-    Putting(usize, usize),
+    /// It commits the head under this commit lock.
+    Committing(usize, usize),
 }
 
 #[derive(Default)]
 struct CommitLock {
-    /// The sequence number to be put next.
+    /// The sequence number to be committed next.
     head: u64,
-    putting: bool,
+    committing: bool,
     /// By sequence number: the thread that filed it, and whether its work is done.
     filed: [Option<(usize, bool)>; DEPTH],
 }
@@ -138,12 +138,12 @@ struct Queue {
     /// Batches that the owner of a pipeline took, for others to work on.
     jobs: Vec<u64>,
     workers: usize,
-    /// The owner sleeps until something is put, or filed.
+    /// The owner sleeps until something is committed, or filed.
     sleeps: bool,
 }
 
 impl Queue {
-    /// The first sequence number that some commit lock has not put.
+    /// The first sequence number that some commit lock has not committed.
     fn head(&self) -> u64 {
         self.commit_locks
             .iter()
@@ -160,12 +160,12 @@ impl Queue {
         self.next - self.head() >= most as u64
     }
 
-    /// Whether a thread may put the head of this commit lock.
+    /// Whether a thread may commit the head of this commit lock.
     fn is_ready(&mut self, at: usize, split: Split) -> bool {
         let committed = self.commit_locks[0].head;
         let of = &mut self.commit_locks[at];
         let waits = split == Split::Inbound && at > 0 && of.head == committed;
-        !of.putting && !waits && of.head_is_filed()
+        !of.committing && !waits && of.head_is_filed()
     }
 }
 
@@ -192,7 +192,7 @@ struct Engine {
     random: Random,
 }
 
-/// Runs it until enough batches were put.
+/// Runs it until enough batches were committed.
 pub(in super::super) fn run(setup: Setup) -> Outcome {
     let mut engine = Engine::new(setup);
     let queues = engine.queues.len() as u64;
@@ -278,7 +278,7 @@ impl Engine {
                 Doing::Looking => self.look(thread),
                 Doing::Taking(queue) => self.taken(thread, queue),
                 Doing::Working(queue, sequence) => self.worked(thread, queue, sequence),
-                Doing::Putting(queue, at) => self.was_put(thread, queue, at),
+                Doing::Committing(queue, at) => self.has_committed(thread, queue, at),
             }
         }
     }
@@ -321,7 +321,7 @@ impl Engine {
             self.threads[thread].turn = turn + 1;
             let queue = self.threads[thread].owns[turn];
             if self.is_pipeline(queue) && self.queues[queue].commit_locks[0].head_is_filed() {
-                return self.put_head(thread, queue, 0);
+                return self.commit_head(thread, queue, 0);
             }
             if self.queues[queue].taking {
                 return self.after(thread, Doing::Looking, LOOK);
@@ -338,7 +338,7 @@ impl Engine {
         if let Some(&queue) = self.threads[thread].owns.iter().find(jobs) {
             return self.work(thread, queue, 0.0);
         }
-        // Whoever puts the next batch wakes it.
+        // Whoever commits the next batch wakes it.
         for at in 0..owned {
             let queue = self.threads[thread].owns[at];
             self.queues[queue].sleeps = true;
@@ -413,19 +413,19 @@ impl Engine {
         self.proceed(thread, queue, 0, self.setup.costs.poll);
     }
 
-    /// The thread puts what is ready at the commit locks from this one on, unless others are there:
+    /// The thread commits what is ready at the commit locks from this one on, unless others are there:
     /// those look again. Then it looks for something else, so many nanoseconds later.
     fn proceed(&mut self, thread: usize, queue: usize, from: usize, later: f64) {
         let split = self.setup.split;
         let of = &mut self.queues[queue];
         let mut left = from..of.commit_locks.len();
         match left.find(|at| of.is_ready(*at, split)) {
-            Some(at) => self.put_head(thread, queue, at),
+            Some(at) => self.commit_head(thread, queue, at),
             None => self.after(thread, Doing::Looking, later),
         }
     }
 
-    fn put_head(&mut self, thread: usize, queue: usize, at: usize) {
+    fn commit_head(&mut self, thread: usize, queue: usize, at: usize) {
         let costs = self.setup.costs;
         let commit_locks = &mut self.queues[queue].commit_locks;
         let count = adit_testbed::stats::to_f64(commit_locks.len());
@@ -442,23 +442,23 @@ impl Engine {
         let Some((filed_by, is_worked)) = *of.slot(of.head) else {
             return self.after(thread, Doing::Looking, 0.0);
         };
-        of.putting = true;
+        of.committing = true;
         let work = if is_worked { 0.0 } else { costs.work };
         let fetch = match (filed_by == thread, is_worked) {
             (true, _) => 0.0,
             (false, true) => costs.fetch_put,
             (false, false) => costs.fetch_work,
         };
-        let doing = Doing::Putting(queue, at);
+        let doing = Doing::Committing(queue, at);
         self.after(thread, doing, (fetch + work) * part + put);
     }
 
-    fn was_put(&mut self, thread: usize, queue: usize, at: usize) {
+    fn has_committed(&mut self, thread: usize, queue: usize, at: usize) {
         let before = self.queues[queue].head();
         let of = &mut self.queues[queue].commit_locks[at];
         *of.slot(of.head) = None;
         of.head += 1;
-        of.putting = false;
+        of.committing = false;
         let is_done = self.queues[queue].head() > before;
         self.put += u64::from(is_done);
         let sleeps = is_done && self.queues[queue].sleeps;
@@ -504,7 +504,7 @@ mod tests {
         wake_call: 0.0,
     };
 
-    /// Batches for each that one thread puts.
+    /// Batches for each that one thread commits.
     fn speed_up(policy: Policy, shards: usize, queues: usize, costs: BatchCosts) -> f64 {
         let one = 1e9 / (costs.take + costs.work + costs.put + costs.poll);
         let setup = Setup {
@@ -638,7 +638,7 @@ mod tests {
 
     #[test]
     fn the_owner_of_a_pipeline_works_too_unless_taking_and_putting_is_all_it_can_do() {
-        // It takes and puts in 40 µs, the other one works for 60 µs.
+        // It takes and commits in 40 µs, the other one works for 60 µs.
         is_about(speed_up(Policy::Pipeline, 2, 1, COSTS), 2.0, 0.06);
         let costs = BatchCosts {
             take: 50_000.0,

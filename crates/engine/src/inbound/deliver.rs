@@ -19,7 +19,7 @@ use crate::thread::priority;
 /// Pieces of one gathering write (IOV_MAX).
 const MAX_PIECES: usize = 1024;
 
-/// What a thread needs to put batches, of whatever interface.
+/// What a thread needs to deliver batches, of whatever interface.
 pub(crate) struct Delivery(Coalescer);
 
 impl Delivery {
@@ -28,7 +28,7 @@ impl Delivery {
     }
 
     /// Stages 6 to 8, for this flow shard of what is committed. Errors are the TUN's.
-    pub(crate) fn put<T: TunQueue, U: UdpSocket>(
+    pub(crate) fn deliver_batch<T: TunQueue, U: UdpSocket>(
         &mut self,
         context: Context<'_, T, U>,
         batch: &InboundBatch,

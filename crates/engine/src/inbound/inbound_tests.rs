@@ -166,10 +166,10 @@ impl Hosts {
         };
         let delivery = &mut self.delivery;
         let deliver = |batch: &InboundBatch, flow_shard| {
-            let delivered = delivery.put(context, batch, flow_shard);
+            let delivered = delivery.deliver_batch(context, batch, flow_shard);
             delivered.expect("a TUN");
         };
-        assert!(shard.put_at(0, commit, deliver));
+        assert!(shard.commit_at(0, commit, deliver));
         self.batch = *shard.end().expect("the whole batch");
         self.batch.packets.len()
     }
@@ -230,8 +230,8 @@ fn what_is_split_is_delivered_when_it_is_committed_and_ends_with_its_last_flow_s
             batch.is_committed = is_in_turn;
             is_in_turn
         };
-        let is_put = filed[index].put_at(index, commit, |_, flow_shard| seen.push(flow_shard));
-        (is_put, seen)
+        let is_done = filed[index].commit_at(index, commit, |_, flow_shard| seen.push(flow_shard));
+        (is_done, seen)
     };
     assert_eq!(at(1, true), (false, vec![]), "nobody has committed it");
     assert_eq!(at(0, false), (false, vec![]));

@@ -37,7 +37,7 @@ use crate::thread::poll::Polled;
 const MAX_JOBS: usize = 256;
 
 /// What one receive brought, on its way to the TUN: stages 1 to 3 take it, stage 4 is the work, and
-/// stages 5 to 8 put it.
+/// stages 5 to 8 commit it.
 #[derive(Default)]
 pub(crate) struct InboundBatch {
     received: RecvBatch,
@@ -66,9 +66,9 @@ impl InboundFlowShard {
         std::iter::repeat_n(of, commit_locks).map(Self::Split)
     }
 
-    /// Puts it at this commit lock: `commit` says whether it is the batch's turn, `deliver` gets what
-    /// is committed, and which flow shard of it. Whether it is put.
-    pub(crate) fn put_at(
+    /// Commits it at this commit lock: `commit` says whether it is the batch's turn, `deliver` gets what
+    /// is committed, and which flow shard of it. Whether it is committed.
+    pub(crate) fn commit_at(
         &mut self,
         at: usize,
         commit: impl FnOnce(&mut InboundBatch) -> bool,
@@ -98,11 +98,11 @@ impl InboundFlowShard {
         }
     }
 
-    /// It has been put: the batch, if that is true of all its flow shards.
+    /// It has been committed: the batch, if that is true of all its flow shards.
     pub(crate) fn end(self) -> Option<Box<InboundBatch>> {
         let mut batch = match self {
             Self::Whole(batch) => Some(batch),
-            Self::Split(of) if of.put() => {
+            Self::Split(of) if of.commit_one() => {
                 let mut batch = of.batch.write().unwrap_or_else(PoisonError::into_inner);
                 batch.take()
             }
@@ -280,7 +280,7 @@ impl InboundBatch {
         }
     }
 
-    /// It has been put. Sessions are not kept longer.
+    /// It has been committed. Sessions are not kept longer.
     pub(crate) fn ends(&mut self) {
         self.runs.clear();
     }

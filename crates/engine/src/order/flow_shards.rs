@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What the flow shards of a batch share: the lock that it is behind, and how many have not been put.
+/// What the flow shards of a batch share: the lock that it is behind, and how many have not been committed.
 pub(crate) struct SplitBatch<L> {
     pub(crate) batch: L,
     left: AtomicUsize,
@@ -16,8 +16,8 @@ impl<L> SplitBatch<L> {
         Arc::new(Self { batch, left })
     }
 
-    /// One more flow shard has been put. Whether it was the last.
-    pub(crate) fn put(&self) -> bool {
+    /// One more flow shard has been committed. Whether it was the last.
+    pub(crate) fn commit_one(&self) -> bool {
         self.left.fetch_sub(1, Ordering::AcqRel) == 1
     }
 }

@@ -6,24 +6,24 @@
 //! ```text
 //! take    in order, under the take lock       reads a batch and draws a sequence number
 //! work    unordered, no lock                  opens or seals it
-//! put     in the order of sequence numbers,   commits and delivers it, or sends it
+//! commit  in the order of sequence numbers,   commits and delivers it, or sends it
 //!         under the commit lock
 //! ```
 //!
-//! One thread alone [holds both locks](OrderedQueue::pass) at once: it takes, works and puts in a line,
+//! One thread alone [holds both locks](OrderedQueue::pass) at once: it takes, works and commits in a line,
 //! without a sequence number. Of several, none waits for another: a batch is filed under its sequence
-//! number, and the thread that has the commit lock puts all that are ready.
+//! number, and the thread that has the commit lock commits all that are ready.
 //!
 //! ```text
-//!             head            next
-//!   put …… |  ready  |  taken  |  ready  |  free  |       slots by sequence number
+//!                head            next
+//!   commit …… |  ready  |  taken  |  ready  |  free  |       slots by sequence number
 //! ```
 //!
 //! `filed` counts what was filed since the thread that has the commit lock last looked. The thread that
 //! raises it from zero goes there, and leaves when it is back at zero: so nothing that was filed
 //! lies there without a thread that is going to look at it (invariant 6).
 //!
-//! There may be several commit locks, so that several threads put at the same time. Then a batch is
+//! There may be several commit locks, so that several threads commit at the same time. Then a batch is
 //! split, and each commit lock has a flow shard of every batch: the order holds among the flow shards of
 //! one commit lock. How many are in use changes only while no batch is on its way.
 
@@ -35,14 +35,14 @@ use crate::thread::sync::{
     AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering, fence, lock, try_lock,
 };
 
-/// Batches of one queue that are taken and not put, at most.
+/// Batches of one queue that are taken and not committed, at most.
 pub(crate) const DEPTH: usize = 16;
 /// The same where one or two threads poll it.
 const LEAST_DEPTH: usize = 4;
-/// The same while several commit locks are in use: more would only grow cold, because any thread puts.
+/// The same while several commit locks are in use: more would only grow cold, because any thread commits.
 const SPLIT_DEPTH: usize = 8;
 
-/// Batches that are taken and not put at most, where so many threads poll a queue and so many commit locks
+/// Batches that are taken and not committed at most, where so many threads poll a queue and so many commit locks
 /// are in use: while each thread works on one, one of each may wait for its turn.
 pub(crate) fn depth(threads: usize, commit_locks: usize) -> usize {
     match commit_locks {
@@ -51,12 +51,12 @@ pub(crate) fn depth(threads: usize, commit_locks: usize) -> usize {
     }
 }
 
-/// A queue that keeps order. `S` is what taking needs, `P` what putting needs; a batch, or a flow shard of one, is a
-/// `B`. There are up to `N` commit locks.
+/// A queue that keeps order. `S` is what taking needs, `P` what committing needs; a batch, or a flow
+/// shard of one, is a `B`. There are up to `N` commit locks.
 pub(crate) struct OrderedQueue<S, B, P, const N: usize = 1> {
     take_lock: Mutex<Taker<S>>,
     commit_locks: [CommitLock<B, P>; N],
-    /// So many commit locks are in use. Written under all locks, while no batch is taken and not put.
+    /// So many commit locks are in use. Written under all locks, while no batch is taken and not committed.
     in_use: AtomicUsize,
     /// A thread wants to know when fewer are taken.
     is_awaited: AtomicBool,
@@ -71,7 +71,7 @@ struct CommitLock<B, P> {
     /// What was filed since the thread that has the lock looked.
     filed: AtomicUsize,
     state: Mutex<P>,
-    /// The sequence number to be put next. Written under the lock.
+    /// The sequence number to be committed next. Written under the lock.
     head: AtomicU64,
 }
 
@@ -82,7 +82,7 @@ struct Taker<S> {
     state: S,
 }
 
-/// The right to put a batch when its turn comes, and the duty to [`file`](OrderedQueue::file) it.
+/// The right to commit a batch when its turn comes, and the duty to [`file`](OrderedQueue::file) it.
 #[derive(Debug)]
 #[must_use = "the batches behind it wait"]
 pub(crate) struct SequenceNumber(u64);
@@ -123,7 +123,7 @@ pub(crate) enum Taken<B> {
 
 /// What became of a batch under the commit lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Put {
+pub(crate) enum Commit {
     Done,
     /// It cannot go on now. It stays the head until [`OrderedQueue::proceed_all`] is called.
     Blocked,
@@ -131,7 +131,7 @@ pub(crate) enum Put {
 
 impl<S, B, P, const N: usize> OrderedQueue<S, B, P, N> {
     /// A queue of which one commit lock is in use.
-    pub(crate) fn new(taking: S, putting: [P; N]) -> Self {
+    pub(crate) fn new(taking: S, committing: [P; N]) -> Self {
         // Only the first is ever the only one.
         let mut slots = std::iter::once(DEPTH);
         Self {
@@ -140,7 +140,7 @@ impl<S, B, P, const N: usize> OrderedQueue<S, B, P, N> {
                 is_closed: false,
                 state: taking,
             }),
-            commit_locks: putting.map(|state| CommitLock {
+            commit_locks: committing.map(|state| CommitLock {
                 slots: (0..slots.next().unwrap_or(SPLIT_DEPTH))
                     .map(|_| Mutex::new(None))
                     .collect(),
@@ -153,10 +153,10 @@ impl<S, B, P, const N: usize> OrderedQueue<S, B, P, N> {
         }
     }
 
-    /// Takes a batch for so many commit locks, if the queue is open and no more are taken and not put
+    /// Takes a batch for so many commit locks, if the queue is open and no more are taken and not committed
     /// than so many threads [may have](depth). If others were in use, every
-    /// batch is put before, and then `change` gets what all of these have; they stay as they are if it
-    /// returns false. With `awaits`, [`Self::was_awaited`] is true after the next batch that is put, if
+    /// batch is committed before, and then `change` gets what all of these have; they stay as they are if it
+    /// returns false. With `awaits`, [`Self::was_awaited`] is true after the next batch that is committed, if
     /// as many are taken now as may be.
     ///
     /// # Errors
@@ -185,8 +185,8 @@ impl<S, B, P, const N: usize> OrderedQueue<S, B, P, N> {
                 return Ok(Taken::Full);
             }
             self.is_awaited.store(true, Ordering::Relaxed);
-            // A batch that was put meanwhile did not see that. Either this thread sees that it was,
-            // or the one that put it sees that it is awaited.
+            // A batch that was committed meanwhile did not see that. Either this thread sees that it was,
+            // or the one that committed it sees that it is awaited.
             fence(Ordering::SeqCst);
             if self.holds(most, taker.next) {
                 return Ok(Taken::Full);
@@ -215,14 +215,15 @@ impl<S, B, P, const N: usize> OrderedQueue<S, B, P, N> {
         })
     }
 
-    /// Takes and puts in a line, without a sequence number, where nothing is taken and not put and one commit lock is
-    /// in use: `work` has what both locks guard. What it returns besides its result is a batch that cannot
-    /// go on now: that is filed as the head, until [`Self::proceed_all`] is called.
+    /// Takes and commits in a line, without a sequence number, where nothing is taken and not committed
+    /// and one commit lock is in use: `work` has what both locks guard. What it returns besides its
+    /// result is a batch that cannot go on now: that is filed as the head, until [`Self::proceed_all`]
+    /// is called.
     ///
     /// `None`, and nothing done, if that is not so, or another thread is taking.
     pub(crate) fn pass<R>(&self, work: impl FnOnce(&mut S, &mut P) -> (R, Option<B>)) -> Option<R> {
         let mut taker = try_lock(&self.take_lock)?;
-        if taker.is_closed || self.in_use() != 1 || !self.is_put_before(taker.next) {
+        if taker.is_closed || self.in_use() != 1 || !self.is_committed_before(taker.next) {
             return None;
         }
         let only = &self.commit_locks[0];
@@ -247,9 +248,9 @@ impl<S, B, P, const N: usize> OrderedQueue<S, B, P, N> {
         lock(&self.take_lock).is_closed = is_closed;
     }
 
-    /// Whether every batch that was taken has been put.
+    /// Whether every batch that was taken has been committed.
     pub(crate) fn is_drained(&self) -> bool {
-        self.is_put_before(self.next())
+        self.is_committed_before(self.next())
     }
 
     /// The sequence number that the next batch gets.
@@ -257,8 +258,8 @@ impl<S, B, P, const N: usize> OrderedQueue<S, B, P, N> {
         lock(&self.take_lock).next
     }
 
-    /// Whether every batch whose sequence number is before this one has been put.
-    pub(crate) fn is_put_before(&self, sequence: u64) -> bool {
+    /// Whether every batch whose sequence number is before this one has been committed.
+    pub(crate) fn is_committed_before(&self, sequence: u64) -> bool {
         let commit_locks = self.commit_locks.iter().take(self.in_use());
         let mut heads = commit_locks.map(|commit_lock| commit_lock.head.load(Ordering::Acquire));
         heads.all(|head| head >= sequence)
@@ -269,16 +270,16 @@ impl<S, B, P, const N: usize> OrderedQueue<S, B, P, N> {
         use_state(&mut lock(&self.take_lock).state)
     }
 
-    /// Whether so many batches are taken and not put, if the next sequence number is this one.
+    /// Whether so many batches are taken and not committed, if the next sequence number is this one.
     fn holds(&self, batches: usize, next: u64) -> bool {
         let last = next.checked_sub(batches as u64);
-        last.is_some_and(|last| !self.is_put_before(last + 1))
+        last.is_some_and(|last| !self.is_committed_before(last + 1))
     }
 
-    /// Whether the batch with this sequence number is the next to be put: then its thread may as well do the
+    /// Whether the batch with this sequence number is the next to be committed: then its thread may as well do the
     /// work under the commit lock, piece by piece.
     pub(crate) fn is_head(&self, sequence: &SequenceNumber) -> bool {
-        self.is_put_before(sequence.0)
+        self.is_committed_before(sequence.0)
     }
 
     /// Files a batch whose work is done, or which is the head, at the only commit lock in use. Then
@@ -296,29 +297,29 @@ impl<S, B, P, const N: usize> OrderedQueue<S, B, P, N> {
         drop(sequence.leave());
     }
 
-    /// Puts what is ready at each commit lock in use, the first one first. `put` is told at which.
+    /// Commits what is ready at each commit lock in use, the first one first. `commit` is told at which.
     ///
     /// How many these are is asked again behind each. A batch may have been split since this thread came:
     /// the thread that split it finds this one at the first commit lock and leaves it to this one, which then goes on
     /// to the commit locks behind (invariant 6).
     pub(crate) fn proceed_all(
         &self,
-        mut put: impl FnMut(usize, &mut P, &mut B) -> Put,
+        mut commit: impl FnMut(usize, &mut P, &mut B) -> Commit,
         mut done: impl FnMut(B),
     ) {
         let mut at = 0;
         while at < self.in_use() {
-            self.proceed(at, |state, batch| put(at, state, batch), &mut done);
+            self.proceed(at, |state, batch| commit(at, state, batch), &mut done);
             at += 1;
         }
     }
 
-    /// Puts what is ready at this commit lock, if no other thread is there; if one is, it looks
-    /// again. `done` gets each batch that was put.
+    /// Commits what is ready at this commit lock, if no other thread is there; if one is, it looks
+    /// again. `done` gets each batch that was committed.
     pub(crate) fn proceed(
         &self,
         at: usize,
-        mut put: impl FnMut(&mut P, &mut B) -> Put,
+        mut commit: impl FnMut(&mut P, &mut B) -> Commit,
         mut done: impl FnMut(B),
     ) {
         let commit_lock = &self.commit_locks[at];
@@ -332,7 +333,7 @@ impl<S, B, P, const N: usize> OrderedQueue<S, B, P, N> {
             loop {
                 let mut slot = lock(commit_lock.slot(head));
                 let Some(batch) = &mut *slot else { break };
-                if put(&mut state, batch) == Put::Blocked {
+                if commit(&mut state, batch) == Commit::Blocked {
                     break;
                 }
                 let batch = slot.take();
@@ -353,7 +354,7 @@ impl<S, B, P, const N: usize> OrderedQueue<S, B, P, N> {
         }
     }
 
-    /// Whether a thread asked to be told that a batch was put; it is told once.
+    /// Whether a thread asked to be told that a batch was committed; it is told once.
     pub(crate) fn was_awaited(&self) -> bool {
         self.is_awaited.load(Ordering::Relaxed) && self.is_awaited.swap(false, Ordering::Relaxed)
     }
@@ -368,7 +369,7 @@ impl<S, B, P, const N: usize> OrderedQueue<S, B, P, N> {
             .collect()
     }
 
-    /// Has the state under a commit lock for a moment. A thread that puts is waited for.
+    /// Has the state under a commit lock for a moment. A thread that commits is waited for.
     pub(crate) fn with<R>(&self, at: usize, use_state: impl FnOnce(&mut P) -> R) -> R {
         use_state(&mut lock(&self.commit_locks[at].state))
     }

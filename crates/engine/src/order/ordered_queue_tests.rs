@@ -32,14 +32,14 @@ fn batch(taken: Taken<u32>) -> (SequenceNumber, u32) {
     }
 }
 
-fn put(list: &mut Vec<u32>, number: &mut u32) -> Put {
+fn commit(list: &mut Vec<u32>, number: &mut u32) -> Commit {
     list.push(*number);
-    Put::Done
+    Commit::Done
 }
 
 fn file(queue: &Numbers, (sequence, number): (SequenceNumber, u32)) {
     queue.file(sequence, number);
-    queue.proceed(0, put, drop);
+    queue.proceed(0, commit, drop);
 }
 
 fn have(queue: &Numbers) -> Vec<u32> {
@@ -47,7 +47,7 @@ fn have(queue: &Numbers) -> Vec<u32> {
 }
 
 #[test]
-fn batches_are_put_in_the_order_in_which_they_were_taken() {
+fn batches_are_committed_in_the_order_in_which_they_were_taken() {
     let queue = numbers();
     let [first, second, third] = [(); 3].map(|()| batch(take(&queue, false)));
     assert!(queue.is_head(&first.0) && !queue.is_head(&second.0));
@@ -63,12 +63,12 @@ fn a_batch_that_is_blocked_is_the_next_when_it_can_go_on() {
     let queue = numbers();
     let [first, second] = [(); 2].map(|()| batch(take(&queue, false)));
     queue.file(first.0, first.1);
-    queue.proceed(0, |_, _| Put::Blocked, drop);
+    queue.proceed(0, |_, _| Commit::Blocked, drop);
     queue.file(second.0, second.1);
-    queue.proceed(0, |_, _| Put::Blocked, drop);
+    queue.proceed(0, |_, _| Commit::Blocked, drop);
     assert_eq!(have(&queue), []);
     let mut done = Vec::new();
-    queue.proceed(0, put, |number| done.push(number));
+    queue.proceed(0, commit, |number| done.push(number));
     assert_eq!(have(&queue), [0, 1]);
     assert_eq!(done, [0, 1]);
 }
@@ -86,7 +86,7 @@ fn no_more_are_taken_than_may_be_and_who_asked_is_told() {
     let mut told = Vec::new();
     for (sequence, number) in sequences {
         queue.file(sequence, number);
-        queue.proceed(0, put, |_| told.push(queue.was_awaited()));
+        queue.proceed(0, commit, |_| told.push(queue.was_awaited()));
     }
     assert_eq!(told, [true, false, false, false]);
     assert_eq!(batch(take(&queue, true)).1, 4);
@@ -204,17 +204,17 @@ fn what_waits_behind_a_head_goes_with_it_without_a_further_arrival() {
     assert!(matches!(take(&queue, true), Taken::Full));
     queue.file(head.0, head.1);
     let mut woken = 0;
-    queue.proceed(0, put, |_| woken += u32::from(queue.was_awaited()));
+    queue.proceed(0, commit, |_| woken += u32::from(queue.was_awaited()));
     assert_eq!(have(&queue), [0, 1, 2, 3]);
     assert_eq!(woken, 1, "the owner, which found too much taken, is told");
 }
 
-/// Passes both locks with the next number, which is put or left.
-fn pass(queue: &Numbers, puts: bool) -> bool {
+/// Passes both locks with the next number, which is committed or left.
+fn pass(queue: &Numbers, commits: bool) -> bool {
     let passed = queue.pass(|next, list| {
         *next += 1;
         let mut number = *next - 1;
-        let left = (!puts || put(list, &mut number) == Put::Blocked).then_some(number);
+        let left = (!commits || commit(list, &mut number) == Commit::Blocked).then_some(number);
         ((), left)
     });
     passed.is_some()
@@ -226,7 +226,7 @@ fn a_batch_passes_both_locks_where_none_is_on_its_way() {
     assert!(pass(&queue, true) && pass(&queue, true));
     assert_eq!(have(&queue), [0, 1]);
     let third = batch(take(&queue, false));
-    assert!(!pass(&queue, true), "the third is not put");
+    assert!(!pass(&queue, true), "the third is not committed");
     file(&queue, third);
     assert!(pass(&queue, true));
     assert_eq!(have(&queue), [0, 1, 2, 3]);
@@ -245,7 +245,7 @@ fn a_batch_that_cannot_pass_is_the_next_when_it_can_go_on() {
     let second = batch(take(&queue, false));
     queue.file(second.0, second.1);
     assert_eq!(have(&queue), []);
-    queue.proceed(0, put, drop);
+    queue.proceed(0, commit, drop);
     assert_eq!(have(&queue), [0, 1]);
     assert!(queue.is_drained() && pass(&queue, true));
 }
@@ -273,34 +273,34 @@ fn each_second_gate_has_a_flow_shard_of_every_batch_in_order() {
     let second = batch(take_for_both(&queue, 2, true));
     file_both(second, &queue);
     file_both(first, &queue);
-    queue.proceed(1, put, drop);
+    queue.proceed(1, commit, drop);
     assert_eq!(queue.with(1, |list| list.clone()), [0, 1]);
     assert!(
         !queue.is_drained(),
         "the other commit lock has its flow shard"
     );
-    queue.proceed(0, put, drop);
+    queue.proceed(0, commit, drop);
     assert_eq!(queue.with(0, |list| list.clone()), [0, 1]);
     assert!(queue.is_drained());
 }
 
 #[test]
-fn the_number_of_commit_locks_changes_when_all_is_put_and_may_be_refused() {
+fn the_number_of_commit_locks_changes_when_all_is_committed_and_may_be_refused() {
     let queue = Two::new(0, [Vec::new(), Vec::new()]);
     let (sequence, number) = batch(take_for_both(&queue, 1, true));
     assert!(matches!(take_for_both(&queue, 2, true), Taken::Full));
     queue.file(sequence, number);
-    queue.proceed(0, put, drop);
+    queue.proceed(0, commit, drop);
     assert!(queue.was_awaited(), "it can go on now");
     let refused = batch(take_for_both(&queue, 2, false));
     assert_eq!(queue.in_use(), 1);
     queue.file(refused.0, refused.1);
-    queue.proceed(0, put, drop);
+    queue.proceed(0, commit, drop);
     let third = batch(take_for_both(&queue, 2, true));
     assert_eq!(queue.in_use(), 2);
     file_both(third, &queue);
-    queue.proceed(0, put, drop);
-    queue.proceed(1, put, drop);
+    queue.proceed(0, commit, drop);
+    queue.proceed(1, commit, drop);
     assert_eq!(queue.with(0, |list| list.clone()), [0, 1, 2]);
     assert_eq!(queue.with(1, |list| list.clone()), [2]);
 }

@@ -2,7 +2,7 @@
 //! reordering.
 //!
 //! A receive queue is a socket of each family with an ordered queue of its own, so that threads take and
-//! put at the same time. The receiver index says in which receive queue a datagram arrives, and all data
+//! commit at the same time. The receiver index says in which receive queue a datagram arrives, and all data
 //! of a peer is in one. There are 1, 2, 4 or 8 receive queues: when their number is doubled, peers move
 //! only to the new ones, and when it is halved, only from those that are given up.
 //!
@@ -11,7 +11,7 @@
 //! 2. the kernel delivers by the new number
 //! 3. no datagram is on its way by the old one any more
 //! 4. from the receive queues that peers leave all is taken that had arrived by then
-//! 5. all of that is put
+//! 5. all of that is committed
 //! 6. the receive queues that were held go on
 //! ```
 //!
@@ -20,7 +20,7 @@
 //! session stays the head of its receive queue, until steps 4 and 5 are done in the receive queue of the
 //! session before it. No receive queue waits for one that waits itself.
 //!
-//! Whoever polls takes and puts as ever. The owner alone looks how far a change has come, so that
+//! Whoever polls takes and commits as ever. The owner alone looks how far a change has come, so that
 //! nothing is added to what is done for a packet. There is one change at a time.
 
 use std::ops::Range;
@@ -82,7 +82,7 @@ struct State {
 #[derive(Clone, Copy)]
 struct Wait {
     session: u32,
-    /// Until what has arrived in this receive queue is put.
+    /// Until what has arrived in this receive queue is committed.
     from: usize,
     is_over: bool,
 }
@@ -106,7 +106,7 @@ struct Change {
     /// They are over, and what had arrived is marked in the receive queues that peers leave.
     is_marked: bool,
     /// Of each receive queue that peers leave: the sequence number before which all of that is to be
-    /// put, once that is known.
+    /// committed, once that is known.
     sequences: [Option<u64>; RX_QUEUES],
     end: End,
 }
@@ -164,7 +164,7 @@ impl<S, B, const N: usize> RxQueues<S, B, N> {
         true
     }
 
-    /// Whether all that was taken has been put, while nothing is taken.
+    /// Whether all that was taken has been committed, while nothing is taken.
     pub(crate) fn is_drained(&self) -> bool {
         // None begins meanwhile.
         let state = lock(&self.state);
@@ -284,11 +284,11 @@ impl<S, B, const N: usize> RxQueues<S, B, N> {
                 *sequence = Some(queue.next());
             }
         }
-        let is_put = |rx_queue: usize| {
+        let is_done = |rx_queue: usize| {
             let sequence = change.sequences[rx_queue];
-            sequence.is_some_and(|sequence| self.queue(rx_queue).is_put_before(sequence))
+            sequence.is_some_and(|sequence| self.queue(rx_queue).is_committed_before(sequence))
         };
-        if !change.left.clone().all(is_put) {
+        if !change.left.clone().all(is_done) {
             let waits =
                 |rx_queue| change.left.contains(&rx_queue) && change.sequences[rx_queue].is_none();
             return Some(Progress::Waits(std::array::from_fn(waits)));

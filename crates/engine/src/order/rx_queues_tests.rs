@@ -1,12 +1,12 @@
 use std::convert::Infallible;
 
 use super::*;
-use crate::order::ordered_queue::{Put, Taken};
+use crate::order::ordered_queue::{Commit, Taken};
 
 /// Messages of a full batch.
 const BATCH: usize = 64;
 
-/// A full batch of messages of this length is taken from receive queue 0 and put.
+/// A full batch of messages of this length is taken from receive queue 0 and committed.
 fn poll(rx_queues: &RxQueues<(), ()>, len: usize) {
     let queue = rx_queues.queue(0);
     let one = (1, |_: &mut [&mut ()]| true);
@@ -18,7 +18,7 @@ fn poll(rx_queues: &RxQueues<(), ()>, len: usize) {
         panic!("nobody else takes");
     };
     queue.file(sequence, ());
-    queue.proceed(0, |(), ()| Put::Done, drop);
+    queue.proceed(0, |(), ()| Commit::Done, drop);
 }
 
 /// The sender of what never ends in a receive queue that peers leave keeps the receive queues closed

@@ -14,7 +14,7 @@ pub(crate) struct OutboundBatch {
     pub(crate) frames: FrameBatch,
     /// More may wait.
     pub(crate) more: bool,
-    /// The trains that the first of them became, when another batch was to be put before.
+    /// The trains that the first of them became, when another batch was to be transmitted before.
     pub(crate) sealed: VecDeque<SealedTrain>,
 }
 

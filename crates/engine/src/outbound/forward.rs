@@ -9,7 +9,7 @@ use adit_offload::Frame;
 use adit_proto::{DropReason, Endpoint, Peer};
 use arrayvec::ArrayVec;
 
-use crate::order::ordered_queue::Put;
+use crate::order::ordered_queue::Commit;
 use crate::outbound::batch::Rest;
 use crate::outbound::buffers::MAX_TRAINS;
 use crate::outbound::context::Context;
@@ -90,26 +90,26 @@ impl<U: UdpSocket> Forwarder<U> {
 
     /// Sends a batch or a flow shard of one: its trains that are sealed, then what `forward` makes of its other
     /// frames. That returns whether none is left.
-    pub(crate) fn put(
+    pub(crate) fn transmit(
         &mut self,
         context: Context<'_, U>,
         sealed: &mut VecDeque<SealedTrain>,
         mut forward: impl FnMut(&mut Self) -> bool,
-    ) -> Put {
+    ) -> Commit {
         if !self.sender.flush(context) {
-            return Put::Blocked;
+            return Commit::Blocked;
         }
         loop {
             self.send_sealed(context, sealed);
             let is_done = sealed.is_empty() && forward(self);
             let is_flushed = self.sender.flush(context);
             if is_done {
-                return Put::Done;
+                return Commit::Done;
             }
             // A socket that was full may have space by now. Then nothing wakes anybody for the
             // frames that are left, so they are sent at once (invariant 6).
             if !is_flushed {
-                return Put::Blocked;
+                return Commit::Blocked;
             }
         }
     }

@@ -35,7 +35,7 @@ use adit_proto::{DropReason, Drops, PassedKind, Peer, Time};
 use arrayvec::ArrayVec;
 
 use crate::order::flow_shards::SplitBatch;
-use crate::order::ordered_queue::{OrderedQueue, Put, SequenceNumber, Taken};
+use crate::order::ordered_queue::{Commit, OrderedQueue, SequenceNumber, Taken};
 use crate::outbound::batch::{OutboundBatch, Rest};
 use crate::outbound::context::Context;
 use crate::outbound::forward::{Forwarder, Noted};
@@ -69,11 +69,11 @@ pub(crate) enum OutboundFlowShard {
 }
 
 impl OutboundFlowShard {
-    /// It has been put: the batch, if that is true of all its flow shards.
-    fn put(self) -> Option<Box<OutboundBatch>> {
+    /// It has been transmitted: the batch, if that is true of all its flow shards.
+    fn end(self) -> Option<Box<OutboundBatch>> {
         match self {
             Self::Whole(batch) => Some(batch),
-            Self::Split { of, .. } => of.put().then(|| lock(&of.batch).take()).flatten(),
+            Self::Split { of, .. } => of.commit_one().then(|| lock(&of.batch).take()).flatten(),
         }
     }
 }
@@ -207,28 +207,28 @@ impl<U: UdpSocket> Outbound<U> {
         processed
     }
 
-    /// Puts what is ready, unless other threads do. Returns how many packets were processed that
+    /// Transmits what is ready, unless other threads do. Returns how many packets were processed that
     /// were not before.
     pub(crate) fn proceed(&self, context: Context<'_, U>, tun: &impl TunQueue) -> usize {
         let mut processed = 0;
-        let put = |flow_shard, forwarder: &mut Forwarder<U>, shard: &mut OutboundFlowShard| {
-            let (put, packets) = match shard {
+        let transmit = |flow_shard, forwarder: &mut Forwarder<U>, shard: &mut OutboundFlowShard| {
+            let (result, packets) = match shard {
                 OutboundFlowShard::Whole(batch) => {
-                    self.put_whole(context, flow_shard, forwarder, batch)
+                    self.transmit_whole(context, flow_shard, forwarder, batch)
                 }
                 OutboundFlowShard::Split { sealed, rest, .. } => {
-                    self.put(context, flow_shard, forwarder, sealed, |it| {
+                    self.transmit(context, flow_shard, forwarder, sealed, |it| {
                         it.forward_rest(context, rest);
                         rest.is_empty()
                     })
                 }
             };
             processed += packets;
-            put
+            result
         };
-        self.queue.proceed_all(put, |shard| {
-            if let Some(batch) = shard.put() {
-                self.has_put(context, tun, batch);
+        self.queue.proceed_all(transmit, |shard| {
+            if let Some(batch) = shard.end() {
+                self.has_transmitted(context, tun, batch);
             }
             if self.queue.was_awaited() {
                 context.common.queues.wake();
@@ -238,40 +238,40 @@ impl<U: UdpSocket> Outbound<U> {
     }
 
     /// Stages 2 to 5 for what is left of a batch. Returns how many packets were processed, too.
-    pub(crate) fn put_whole(
+    pub(crate) fn transmit_whole(
         &self,
         context: Context<'_, U>,
         flow_shard: usize,
         forwarder: &mut Forwarder<U>,
         batch: &mut OutboundBatch,
-    ) -> (Put, usize) {
+    ) -> (Commit, usize) {
         let OutboundBatch { sealed, frames, .. } = batch;
-        self.put(context, flow_shard, forwarder, sealed, |it| {
+        self.transmit(context, flow_shard, forwarder, sealed, |it| {
             it.forward_all(context, frames);
             frames.is_empty()
         })
     }
 
-    /// Sends a batch or a flow shard of one, as [`Forwarder::put`] does. Returns how many packets were
+    /// Sends a batch or a flow shard of one, as [`Forwarder::transmit`] does. Returns how many packets were
     /// processed, too.
-    fn put(
+    fn transmit(
         &self,
         context: Context<'_, U>,
         flow_shard: usize,
         forwarder: &mut Forwarder<U>,
         sealed: &mut VecDeque<SealedTrain>,
         forward: impl FnMut(&mut Forwarder<U>) -> bool,
-    ) -> (Put, usize) {
+    ) -> (Commit, usize) {
         forwarder.processed = 0;
-        let put = forwarder.put(context, sealed, forward);
+        let result = forwarder.transmit(context, sealed, forward);
         let passed = forwarder.processed as u64;
         (forwarder.sender.drops()).count_passed(PassedKind::FromTun, passed);
         self.note_state(flow_shard, forwarder);
-        (put, forwarder.processed)
+        (result, forwarder.processed)
     }
 
     /// A batch has been sent, or waits for sessions.
-    pub(crate) fn has_put(
+    pub(crate) fn has_transmitted(
         &self,
         context: Context<'_, U>,
         tun: &impl TunQueue,

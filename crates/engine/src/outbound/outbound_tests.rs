@@ -896,7 +896,7 @@ fn flows_keep_their_order_through_several_flow_shards() {
             })
             .collect();
         assert_eq!(bench.outbound.queue.in_use(), flow_shards);
-        // Another number waits until they are put.
+        // Another number waits until they are transmitted.
         let number_of_others = if flow_shards == 1 { 2 } else { 1 };
         let other = bench
             .outbound

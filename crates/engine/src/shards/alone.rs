@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Each stage is a function that threads which share the queues call, too
-//! ([`queues`](crate::shards::queues)): these take, work and put at different times, so that a batch has
+//! ([`queues`](crate::shards::queues)): these take, work and commit at different times, so that a batch has
 //! a sequence number and is filed. Here a batch goes through all stages in a line, and
 //! [`OrderedQueue::pass`](crate::order::ordered_queue::OrderedQueue::pass) sees to it that no other
 //! thread has a part of the path.
@@ -17,7 +17,7 @@ use adit_io::{TunQueue, UdpSocket};
 use adit_proto::Time;
 
 use crate::inbound::InboundFlowShard;
-use crate::order::ordered_queue::Put;
+use crate::order::ordered_queue::Commit;
 use crate::outbound::OutboundFlowShard;
 use crate::outbound::context::Context;
 use crate::shards::queues::Queues;
@@ -43,13 +43,13 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
                 Err(error) => return (Err(error), None),
             };
             self.has_read(&batch, role);
-            let (put, processed) = outbound.put_whole(context, 0, forwarder, &mut batch);
-            if put == Put::Blocked {
+            let (result, processed) = outbound.transmit_whole(context, 0, forwarder, &mut batch);
+            if result == Commit::Blocked {
                 // A socket is full: what is left stays at the head, and EPOLLOUT has it go on.
                 return (Ok(Polled::Blocked), Some(OutboundFlowShard::Whole(batch)));
             }
             let more = batch.more;
-            outbound.has_put(context, tun, batch);
+            outbound.has_transmitted(context, tun, batch);
             let polled = match forwarder.sender.waits_for() {
                 Some(_) => Polled::Blocked,
                 None => Polled::packets(processed, more),
@@ -81,13 +81,13 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
                 return ((Ok(polled), true), Some(InboundFlowShard::Whole(batch)));
             }
             batch.commit(context);
-            let delivered = delivery.put(context, &batch, 0);
+            let delivered = delivery.deliver_batch(context, &batch, 0);
             batch.ends();
             buffers.inbound.give_back(batch);
             ((delivered.map(|()| polled), false), None)
         })?;
         Some(match has_to_wait {
-            true => self.put_inbound(thread, rx_queue, now).and(polled),
+            true => self.commit_inbound(thread, rx_queue, now).and(polled),
             false => polled,
         })
     }

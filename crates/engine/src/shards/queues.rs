@@ -16,7 +16,7 @@ use rustix::event::epoll::EventFlags;
 
 use crate::inbound::shares::Shares;
 use crate::inbound::{self, InboundBatch, InboundFlowShard};
-use crate::order::ordered_queue::{Put, SequenceNumber, Taken};
+use crate::order::ordered_queue::{Commit, SequenceNumber, Taken};
 use crate::order::rx_queues::{Progress, RX_QUEUES, RxQueues, Taking, Turn};
 use crate::outbound::batch::OutboundBatch;
 use crate::outbound::buffers;
@@ -52,8 +52,8 @@ pub(crate) struct Queues<T, U> {
     pub(crate) outbound: Outbound<U>,
     /// So many threads poll them: their owner, and those that help it.
     threads: AtomicUsize,
-    /// So many threads put at the same time.
-    putting: AtomicUsize,
+    /// So many threads commit at the same time.
+    committing: AtomicUsize,
     pub(crate) need: Mutex<Need>,
     /// As many as the ordered queue lets in.
     jobs: Mutex<VecDeque<Job>>,
@@ -164,29 +164,29 @@ impl<T, U> Queues<T, U> {
 
     /// So many threads help from now on.
     ///
-    /// They put at the same time, at as many commit locks as there are threads, if that is worth a
-    /// split of every batch: with two, one works while the other puts. Every change has to wait until all
-    /// that was taken has been put, so that there are fewer only when nobody helps any more.
+    /// They commit at the same time, at as many commit locks as there are threads, if that is worth a
+    /// split of every batch: with two, one works while the other commits. Every change has to wait until all
+    /// that was taken has been committed, so that there are fewer only when nobody helps any more.
     pub(crate) fn set_workers(&self, workers: usize) {
         self.threads.store(1 + workers, Ordering::Relaxed);
         match workers {
-            0 => self.putting.store(1, Ordering::Relaxed),
+            0 => self.committing.store(1, Ordering::Relaxed),
             1 => {}
             _ => {
                 let threads = (1 + workers).next_power_of_two();
-                self.putting.fetch_max(threads, Ordering::Relaxed);
+                self.committing.fetch_max(threads, Ordering::Relaxed);
             }
         }
     }
 
-    /// How many threads are to put what a thread of this role takes.
-    fn putting(&self, role: Role) -> usize {
+    /// How many threads are to commit what a thread of this role takes.
+    fn committing(&self, role: Role) -> usize {
         let threads = match role {
             Role::OwnerOfPipeline => 1,
-            Role::Owner | Role::Worker => self.putting.load(Ordering::Relaxed),
+            Role::Owner | Role::Worker => self.committing.load(Ordering::Relaxed),
         };
         #[cfg(debug_assertions)]
-        let threads = progress::put_by().unwrap_or(threads);
+        let threads = progress::commit_by().unwrap_or(threads);
         threads
     }
 
@@ -207,7 +207,7 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
             inbound: RxQueues::new(Default::default),
             outbound: Outbound::new(&common.queues.drops, Arc::clone(&common.load.waiting))?,
             threads: AtomicUsize::new(1),
-            putting: AtomicUsize::new(1),
+            committing: AtomicUsize::new(1),
             need: Mutex::default(),
             jobs: Mutex::default(),
             _part: Part::new(&common),
@@ -243,7 +243,7 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
         if !outbound.resume(context, tun) {
             return Ok(Polled::Blocked);
         }
-        let flow_shards = self.putting(role).min(FLOW_SHARDS);
+        let flow_shards = self.committing(role).min(FLOW_SHARDS);
         let threads = self.threads.load(Ordering::Relaxed);
         let is_alone = (flow_shards, threads) == (1, 1) && role != Role::OwnerOfPipeline;
         if is_alone && let Some(polled) = self.send_alone(context, role) {
@@ -283,9 +283,9 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
         if flags.contains(EventFlags::ERR) {
             self.common.take_errors(socket, now);
         }
-        // Each receive queue is put by its part of the threads, behind one that commits.
+        // Of a receive queue, so many threads deliver at the same time, behind one that commits.
         let rx_queues = self.handle().sockets.load().in_use();
-        let commit_locks = match self.putting(role).div_ceil(rx_queues).min(DELIVERIES) {
+        let commit_locks = match self.committing(role).div_ceil(rx_queues).min(DELIVERIES) {
             1 => 1,
             deliveries => 1 + deliveries,
         };
@@ -322,7 +322,7 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
             batch.open(self.deliveries(rx_queue));
         }
         self.file_inbound(rx_queue, (sequence, batch));
-        self.put_inbound(thread, rx_queue, now).map(|()| polled)
+        self.commit_inbound(thread, rx_queue, now).map(|()| polled)
     }
 
     /// Frames were read from the TUN.
@@ -401,8 +401,8 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
         }
     }
 
-    /// Puts what was received and is ready, unless another thread does. Errors are the TUN's.
-    pub(super) fn put_inbound(
+    /// Commits what was received and is ready, unless another thread does. Errors are the TUN's.
+    pub(super) fn commit_inbound(
         &self,
         ThreadState { buffers, delivery }: &mut ThreadState,
         rx_queue: usize,
@@ -411,7 +411,7 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
         let queue = self.inbound.queue(rx_queue);
         let context = self.inbound_context(rx_queue, now);
         let mut result = Ok(());
-        let put = |at, (): &mut (), shard: &mut InboundFlowShard| {
+        let commit_at = |at, (): &mut (), shard: &mut InboundFlowShard| {
             let commit = |batch: &mut InboundBatch| {
                 let is_in_turn = self.is_in_turn(batch, rx_queue, now);
                 if is_in_turn {
@@ -420,16 +420,16 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
                 is_in_turn
             };
             let deliver = |batch: &InboundBatch, flow_shard| {
-                if let Err(error) = delivery.put(context, batch, flow_shard) {
+                if let Err(error) = delivery.deliver_batch(context, batch, flow_shard) {
                     result = Err(error);
                 }
             };
-            match shard.put_at(at, commit, deliver) {
-                true => Put::Done,
-                false => Put::Blocked,
+            match shard.commit_at(at, commit, deliver) {
+                true => Commit::Done,
+                false => Commit::Blocked,
             }
         };
-        queue.proceed_all(put, |shard| {
+        queue.proceed_all(commit_at, |shard| {
             let Some(batch) = shard.end() else { return };
             buffers.inbound.give_back(batch);
             if queue.was_awaited() {
@@ -466,7 +466,7 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
         })
     }
 
-    /// Puts what others have worked on. Errors are the TUN's.
+    /// Commits what others have worked on. Errors are the TUN's.
     pub(crate) fn proceed(
         &self,
         thread: &mut ThreadState,
@@ -476,7 +476,7 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
         let context = self.context(&thread.buffers.outbound, sockets, now);
         self.outbound.proceed(context, &self.tun);
         // Also what waited for a socket that is gone.
-        (0..RX_QUEUES).try_for_each(|rx_queue| self.put_inbound(thread, rx_queue, now))
+        (0..RX_QUEUES).try_for_each(|rx_queue| self.commit_inbound(thread, rx_queue, now))
     }
 
     fn take_over(&self, sequence: SequenceNumber) -> SequenceNumber {

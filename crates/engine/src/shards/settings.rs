@@ -9,7 +9,7 @@ use crate::thread::placement;
 pub enum Policy {
     /// One thread for each interface, from the TUN to the socket and back.
     Inline,
-    /// One thread takes packets and puts them; others encrypt and decrypt, and it too while these have
+    /// One thread takes packets and commits them; others encrypt and decrypt, and it too while these have
     /// more than they can do.
     Pipeline,
     /// As inline, but idle threads join where one is not enough and CPUs are idle.

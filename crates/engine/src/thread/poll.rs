@@ -47,7 +47,7 @@ pub(crate) enum Polled {
     },
     /// Another thread is taking what waits.
     Busy,
-    /// As many batches are taken as may be. The thread that puts the next one wakes the owner.
+    /// As many batches are taken as may be. The thread that commits the next one wakes the owner.
     Full,
     /// The socket is full, and sealed trains wait for it: call again when it is writable.
     Blocked,

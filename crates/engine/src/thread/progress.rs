@@ -62,16 +62,16 @@ pub fn assume_idle_cpus() {
     CPUS_ARE_IDLE.store(true, Ordering::Relaxed);
 }
 
-/// Has batches split as if so many threads put at the same time; 0: as many as there are.
-pub fn put_as_by(threads: usize) {
+/// Has batches split as if so many threads commit at the same time; 0: as many as there are.
+pub fn commit_as_by(threads: usize) {
     PUT_BY.store(threads, Ordering::Relaxed);
 }
 
-pub(crate) fn put_by() -> Option<usize> {
+pub(crate) fn commit_by() -> Option<usize> {
     Some(PUT_BY.load(Ordering::Relaxed)).filter(|threads| *threads > 0)
 }
 
-/// A batch was split, to be put by several threads.
+/// A batch was split, to be committed by several threads.
 pub(crate) fn count_split(is_inbound: bool) {
     SPLITS[usize::from(is_inbound)].fetch_add(1, Ordering::Relaxed);
 }
