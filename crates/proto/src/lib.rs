@@ -16,7 +16,7 @@
 //! Packets need not pass through the device. Shards send and receive trains of them with what the
 //! device publishes: a [`Peer`] for each peer, its [`Session`]s and the routes, all in [`Shared`].
 //! They check sources, move the replay window, trim the padding, and note what they did. While
-//! many handshake messages arrive, they pass on only what their [`Gate`] lets through. An
+//! many handshake messages arrive, they pass on only what their [`Admission`] lets through. An
 //! embedder that needs no trains has commands for one packet, which do all of that:
 //! [`Device::seal`], [`Device::open`] and [`Device::seal_keepalive`].
 //!
@@ -95,6 +95,7 @@
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
+mod admission;
 mod allowed_ips;
 pub mod config;
 mod cookie;
@@ -104,7 +105,6 @@ mod drops;
 mod endpoint;
 mod expected;
 mod explained;
-mod gate;
 mod in_use;
 mod limiter;
 pub mod limits;
@@ -123,6 +123,7 @@ mod sync;
 mod time;
 pub mod wire;
 
+pub use admission::{Admission, Room, Screened};
 pub use allowed_ips::AllowedIps;
 pub use device::{
     ConfigError, Device, Failure, FailureReason, HAND_OVER_FORMAT, HandshakeKind, HandshakeOutcome,
@@ -131,7 +132,6 @@ pub use device::{
 };
 pub use drops::{Book, Counter, DropReason, Drops, IgnoredKind, PassedKind, books};
 pub use endpoint::{Endpoint, Source};
-pub use gate::{Gate, Room, Screened};
 pub use in_use::{INDEX_BUCKETS, InUse};
 pub use peer::Peer;
 pub use per_thread::PerThread;

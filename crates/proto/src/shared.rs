@@ -6,8 +6,8 @@ use std::sync::{Arc, PoisonError, RwLock};
 use arc_swap::{ArcSwap, Guard};
 
 use crate::Time;
+use crate::admission::{Admission, Room, Screened};
 use crate::allowed_ips::AllowedIps;
-use crate::gate::{Gate, Room, Screened};
 use crate::peer::Peer;
 use crate::rx_queues::RxQueueTable;
 use crate::session::Session;
@@ -22,7 +22,7 @@ pub struct Shared {
     /// Sessions by receiver index, spread over locks that are held for one look-up at a time.
     sessions: Box<[IndexShard]>,
     peers: AtomicUsize,
-    gate: Gate,
+    admission: Admission,
     rx_queues: RxQueueTable,
 }
 
@@ -47,7 +47,7 @@ impl Shared {
             routes: ArcSwap::default(),
             sessions: (0..INDEX_SHARDS).map(|_| IndexShard::default()).collect(),
             peers: AtomicUsize::new(0),
-            gate: Gate::new(),
+            admission: Admission::new(),
             rx_queues: RxQueueTable::new(),
         }
     }
@@ -58,21 +58,21 @@ impl Shared {
     }
 
     /// What decides which handshake messages are looked at.
-    pub fn gate(&self) -> &Gate {
-        &self.gate
+    pub fn admission(&self) -> &Admission {
+        &self.admission
     }
 
     /// Looks at a handshake message from the network, while many wait; `room` is left for it if its sender
     /// has shown a cookie.
     pub fn screen(&self, now: Time, from: SocketAddr, datagram: &[u8], room: Room) -> Screened {
         let Some(Message::CookieReply(reply)) = Message::parse(datagram) else {
-            return self.gate.screen(now, from, datagram, room);
+            return self.admission.screen(now, from, datagram, room);
         };
         // It answers an initiation, or the response that led to a session.
         let index = reply.receiver();
-        match self.gate.expects_response(index) || self.session(index).is_some() {
+        match self.admission.expects_response(index) || self.session(index).is_some() {
             true => Screened::Passed,
-            false => self.gate.refuse_cookie(from),
+            false => self.admission.refuse_cookie(from),
         }
     }
 

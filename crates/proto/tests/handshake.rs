@@ -418,7 +418,7 @@ fn under_load_a_peer_with_a_session_needs_no_cookie() {
                 net.apply(B, &peer(A, |peer| peer.remove = true));
             }
             let shared = net.hosts[B].device.shared();
-            shared.gate().load(net.now);
+            shared.admission().load(net.now);
             let screened = shared.screen(net.now, at, &initiation, Room::Ample);
             assert_eq!(screened == Screened::Proven, is_peer, "{is_peer}");
         }

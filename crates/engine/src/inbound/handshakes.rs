@@ -58,6 +58,6 @@ impl<U: UdpSocket> Common<U> {
             }
         }
         let failed = replies.len() - left;
-        self.proto.gate().replied(left as u64, failed as u64);
+        self.proto.admission().replied(left as u64, failed as u64);
     }
 }

@@ -221,7 +221,7 @@ impl<U> Common<U> {
         }
         if refused > 0 {
             drops.count_passed(PassedKind::HandshakeMessages, refused);
-            self.proto.gate().dropped(refused);
+            self.proto.admission().dropped(refused);
         }
     }
 

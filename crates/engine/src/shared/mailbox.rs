@@ -2,7 +2,7 @@
 //! callers that block.
 //!
 //! While handshake messages come faster than the control thread handles them, shards look at each
-//! first ([`Gate`]): those whose senders have a cookie have a queue of their own, and a shard
+//! first ([`Admission`]): those whose senders have a cookie have a queue of their own, and a shard
 //! answers the others.
 
 use std::collections::VecDeque;
@@ -16,7 +16,7 @@ use std::time::Duration;
 use adit_io::Offloads;
 use adit_proto::config::{DeviceChange, DeviceStatus, PublicKey};
 use adit_proto::{
-    Endpoint, Gate, HandshakeOutcome, HandshakeStats, Peer, Room, Screened, Shared, Time, wire,
+    Admission, Endpoint, HandshakeOutcome, HandshakeStats, Peer, Room, Screened, Shared, Time, wire,
 };
 use arrayvec::ArrayVec;
 use zeroize::Zeroizing;
@@ -175,23 +175,23 @@ impl Mailbox {
         from: Endpoint,
         datagram: &[u8],
     ) -> Result<(), NotQueued> {
-        let gate = shared.gate();
+        let admission = shared.admission();
         let (waiting, room) = {
             let waiting = lock(&self.waiting);
             (waiting.others.len(), waiting.room())
         };
         let mut proven = false;
         if waiting >= LOADED_QUEUE {
-            gate.load(now);
+            admission.load(now);
         }
-        if waiting >= CHECKED_QUEUE || gate.is_loaded(now) {
+        if waiting >= CHECKED_QUEUE || admission.is_loaded(now) {
             match shared.screen(now, from.addr, datagram, room) {
                 Screened::Proven => proven = true,
                 Screened::Passed => {}
                 Screened::Refused(outcome) => return Err(NotQueued::Refused(outcome)),
                 Screened::Exhausted(outcome) => return Err(NotQueued::Exhausted(outcome)),
                 Screened::Reply(reply, outcome) => {
-                    return Err(self.post_reply(gate, from, reply, outcome));
+                    return Err(self.post_reply(admission, from, reply, outcome));
                 }
             }
         }
@@ -215,7 +215,7 @@ impl Mailbox {
 
     fn post_reply(
         &self,
-        gate: &Gate,
+        admission: &Admission,
         to: Endpoint,
         datagram: [u8; wire::COOKIE_REPLY_LEN],
         outcome: HandshakeOutcome,
@@ -225,7 +225,7 @@ impl Mailbox {
             replies.push(Reply { to, datagram });
             self.has_replies.store(true, Ordering::Release);
         } else {
-            gate.replied(0, 1);
+            admission.replied(0, 1);
         }
         NotQueued::Refused(outcome)
     }
@@ -330,7 +330,7 @@ impl Mailbox {
 pub(crate) enum NotQueued {
     /// The queue is full.
     Full,
-    /// The gate has refused and counted it.
+    /// Admission has refused and counted it.
     Refused(HandshakeOutcome),
     /// And would do that with others of its source.
     Exhausted(HandshakeOutcome),

@@ -57,7 +57,7 @@ fn a_response_to_an_initiation_of_ours_has_a_place_beside_a_flood() {
     let response = output(&mut them);
     let mailbox = Mailbox::new().expect("an eventfd");
     let shared = us.shared();
-    shared.gate().load(now);
+    shared.admission().load(now);
     let flood = || HandshakeMessage {
         proven: false,
         ..proven()
@@ -78,7 +78,7 @@ fn passes_while_waiting(others: usize) -> usize {
     let at = SocketAddr::from(([192, 0, 2, 1], 1));
     let mut stranger = with_peer(&theirs, &ours, at, now);
     let shared = device(&ours, Vec::new(), now).shared();
-    shared.gate().load(now);
+    shared.admission().load(now);
     let mailbox = Mailbox::new().expect("an eventfd");
     // 1. An initiation, and the cookie that it gets.
     let first = initiation(&mut stranger, now);
@@ -151,8 +151,8 @@ fn a_command_wakes_whatever_else_waits() {
         |mailbox| {
             let device = adit_proto::Device::new(Box::new(|_| {}));
             let from = Endpoint::from(std::net::SocketAddr::from(([192, 0, 2, 1], 1)));
-            let gate = device.shared();
-            let posted = mailbox.handshake(&gate, Time::default(), from, &[1]);
+            let admission = device.shared();
+            let posted = mailbox.handshake(&admission, Time::default(), from, &[1]);
             assert!(posted.is_ok());
         },
     ];

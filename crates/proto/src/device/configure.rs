@@ -293,7 +293,7 @@ impl Device {
             ..
         } = &mut self.core;
         if let Some(own) = identity {
-            shared.gate().set_key(&own.public, random);
+            shared.admission().set_key(&own.public, random);
         }
         true
     }

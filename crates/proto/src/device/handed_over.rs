@@ -303,7 +303,7 @@ impl Import {
             device.identities += 1;
             let own = Identity::new(key, device.identities);
             let super::Core { shared, random, .. } = &mut device.core;
-            shared.gate().set_key(&own.public, random);
+            shared.admission().set_key(&own.public, random);
             device.core.identity = Some(own);
         }
         device.listen_port = record.u16()?;
@@ -371,9 +371,9 @@ impl Import {
             device.core.shared.insert(&state.peer, session);
             indices.push(session.local_index());
         }
-        let gate = device.core.shared.gate();
+        let admission = device.core.shared.admission();
         if let Some(initiation) = &state.initiation {
-            gate.expect_response(initiation.index, true);
+            admission.expect_response(initiation.index, true);
         }
         state.expect_initiations(&device.core);
         for index in indices {

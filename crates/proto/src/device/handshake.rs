@@ -1,9 +1,9 @@
 //! What happens to a handshake message, in this order: parse → mac1, and mac2 and limits under load
-//! (`gate`) → consume → act.
+//! (`admission`) → consume → act.
 
 use super::{Device, FailureReason, HandshakeKind, HandshakeOutcome, Refusal};
+use crate::admission::{Room, Verdict};
 use crate::device::output::Output;
-use crate::gate::{Room, Verdict};
 use crate::limits::*;
 use crate::noise::{Reject, consume_initiation, consume_response, create_response};
 use crate::secret::PublicKey;
@@ -26,7 +26,7 @@ impl Device {
         under_load: bool,
     ) -> HandshakeOutcome {
         if under_load {
-            self.core.shared.gate().load(now);
+            self.core.shared.admission().load(now);
         }
         let room = match under_load {
             true => Room::Little,
@@ -122,8 +122,8 @@ impl Device {
         let Some(room) = room else {
             return Ok(());
         };
-        let gate = self.core.shared.gate();
-        match gate.judge(now, from.addr, datagram, room) {
+        let admission = self.core.shared.admission();
+        match admission.judge(now, from.addr, datagram, room) {
             Verdict::Proven | Verdict::Passed => Ok(()),
             Verdict::Refused(refusal) => Err((refusal, None)),
             Verdict::Exhausted => Err((Refusal::RateLimited, None)),

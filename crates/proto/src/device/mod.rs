@@ -252,7 +252,7 @@ impl Device {
     /// How handshakes went so far.
     pub fn handshake_stats(&self) -> HandshakeStats {
         let mut stats = self.core.stats;
-        self.core.shared.gate().add_to(&mut stats);
+        self.core.shared.admission().add_to(&mut stats);
         stats
     }
 
@@ -415,7 +415,7 @@ impl Device {
         } = &mut self.core;
         if let Some(own) = identity {
             // The other copy knows the secret behind the cookies.
-            shared.gate().set_key(&own.public, random);
+            shared.admission().set_key(&own.public, random);
         }
         // The others have neither.
         let indices = self.core.indices.peers_from(0);

@@ -41,7 +41,7 @@ pub(super) struct PeerState {
     pub(super) named_in: u32,
     /// Our initiation that waits for its response.
     pub(super) initiation: Option<CreatedInitiation>,
-    /// Where its initiations are expected, as [`Gate::expect_peer`](crate::Gate) has it.
+    /// Where its initiations are expected, as [`Admission::expect_peer`](crate::Admission) has it.
     expected_at: Option<u64>,
     pub(super) sessions: Sessions,
     pub(super) rate: Rate,
@@ -231,8 +231,8 @@ impl PeerState {
     pub(super) fn expect_initiations(&mut self, core: &Core) {
         let has_session = self.sessions.current.is_some();
         let at = self.peer.endpoint().filter(|_| has_session);
-        let gate = core.shared.gate();
-        self.expected_at = gate.expect_peer(self.expected_at, at.map(|at| at.addr));
+        let admission = core.shared.admission();
+        self.expected_at = admission.expect_peer(self.expected_at, at.map(|at| at.addr));
     }
 
     /// Shards raised events: the bits of [`event`] say which.
@@ -362,7 +362,7 @@ impl PeerState {
             return;
         };
         self.initiation = Some(initiation);
-        core.shared.gate().expect_response(index, true);
+        core.shared.admission().expect_response(index, true);
         self.stamper.stamp(now, &mut message);
         let to = self.begin_race(now, &message).map_or(to, Endpoint::from);
         self.send_handshake(core, now, to, &message, self.initiations_in_vain);
@@ -392,7 +392,7 @@ impl PeerState {
         // The index lives on in the session.
         self.initiation = None;
         core.shared
-            .gate()
+            .admission()
             .expect_response(session.local_index(), false);
         self.publish(core, now, &session);
         self.forget_expired(core, now);
@@ -507,7 +507,9 @@ impl PeerState {
     /// Its response will not be accepted any more.
     pub(super) fn forget_initiation(&mut self, core: &mut Core) {
         if let Some(initiation) = self.initiation.take() {
-            core.shared.gate().expect_response(initiation.index, false);
+            core.shared
+                .admission()
+                .expect_response(initiation.index, false);
             core.free_index(initiation.index);
         }
     }

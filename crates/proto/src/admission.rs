@@ -1,4 +1,4 @@
-//! Which handshake messages are worth the computation that follows them (whitepaper 5.3).
+//! Admission: which handshake messages are worth the computation that follows them (whitepaper 5.3).
 //!
 //! While the device is not under load, all with a right mac1 are. Under load a message is looked at
 //! in this order, the cheapest look first:
@@ -37,7 +37,7 @@ use crate::wire::{COOKIE_REPLY_LEN, Message};
 
 /// Decides which handshake messages of a device are looked at; shards and the control thread share
 /// it.
-pub struct Gate {
+pub struct Admission {
     state: Mutex<State>,
     /// The device is under load until then, in nanoseconds.
     loaded_until: AtomicU64,
@@ -79,13 +79,13 @@ pub enum Screened {
     ///
     /// [`Device::handle_handshake`]: crate::Device::handle_handshake
     Passed,
-    /// Send this cookie reply to where the message came from, then say so to [`Gate::replied`].
+    /// Send this cookie reply to where the message came from, then say so to [`Admission::replied`].
     Reply([u8; COOKIE_REPLY_LEN], HandshakeOutcome),
     /// Drop it. It is counted.
     Refused(HandshakeOutcome),
     /// The same, and no cookies are left for the next few milliseconds. Until then the same may become
     /// of all from its source that has no mac2: what is dropped before it comes here counts by
-    /// [`Gate::dropped`].
+    /// [`Admission::dropped`].
     Exhausted(HandshakeOutcome),
 }
 
@@ -110,7 +110,7 @@ struct Counters {
     send_failed: AtomicU64,
 }
 
-impl Gate {
+impl Admission {
     pub(crate) fn new() -> Self {
         Self {
             state: Mutex::new(State {
@@ -349,5 +349,5 @@ impl Counters {
 }
 
 #[cfg(test)]
-#[path = "gate_tests.rs"]
+#[path = "admission_tests.rs"]
 mod tests;

@@ -16,12 +16,12 @@ fn from(source: u32) -> SocketAddr {
     (std::net::Ipv4Addr::from_bits(source), 51820).into()
 }
 
-/// A gate under load.
-fn loaded() -> Gate {
-    let gate = Gate::new();
-    gate.set_key(&KEY, |seed| seed.fill(0x42));
-    gate.load(at(0));
-    gate
+/// admission under load.
+fn loaded() -> Admission {
+    let admission = Admission::new();
+    admission.set_key(&KEY, |seed| seed.fill(0x42));
+    admission.load(at(0));
+    admission
 }
 
 /// Without macs.
@@ -39,8 +39,8 @@ fn stamped() -> [u8; INITIATION_LEN] {
     message
 }
 
-fn screen(gate: &Gate, millis: u64, source: u32, message: &[u8]) -> Screened {
-    gate.screen(at(millis), from(source), message, Room::Ample)
+fn screen(admission: &Admission, millis: u64, source: u32, message: &[u8]) -> Screened {
+    admission.screen(at(millis), from(source), message, Room::Ample)
 }
 
 /// A response with a right mac1.
@@ -65,10 +65,10 @@ fn refusal(screened: Screened) -> Option<Refusal> {
 }
 
 /// A sender that asks for a cookie at a time, and what it sends with it.
-fn proven(gate: &Gate, millis: u64, source: u32) -> [u8; INITIATION_LEN] {
+fn proven(admission: &Admission, millis: u64, source: u32) -> [u8; INITIATION_LEN] {
     let (mut stamper, mut message) = (Stamper::new(&KEY), initiation());
     stamper.stamp(at(millis), &mut message);
-    let Screened::Reply(reply, _) = screen(gate, millis, source, &message) else {
+    let Screened::Reply(reply, _) = screen(admission, millis, source, &message) else {
         panic!("no reply")
     };
     let Some(Message::CookieReply(reply)) = Message::parse(&reply) else {
@@ -83,55 +83,58 @@ fn proven(gate: &Gate, millis: u64, source: u32) -> [u8; INITIATION_LEN] {
 
 #[test]
 fn without_load_a_right_mac1_is_enough() {
-    let gate = Gate::new();
-    gate.set_key(&KEY, |seed| seed.fill(0x42));
-    assert_eq!(screen(&gate, 0, 1, &stamped()), Screened::Passed);
-    let wrong = refusal(screen(&gate, 0, 1, &initiation()));
+    let admission = Admission::new();
+    admission.set_key(&KEY, |seed| seed.fill(0x42));
+    assert_eq!(screen(&admission, 0, 1, &stamped()), Screened::Passed);
+    let wrong = refusal(screen(&admission, 0, 1, &initiation()));
     assert_eq!(wrong, Some(Refusal::BadMac1));
 }
 
 #[test]
 fn under_load_a_cookie_proves_the_address() {
-    let gate = loaded();
-    let message = proven(&gate, 0, 1);
-    assert_eq!(screen(&gate, 1, 1, &message), Screened::Proven);
-    assert!(is_reply(screen(&gate, 1, 2, &message)), "not another's");
+    let admission = loaded();
+    let message = proven(&admission, 0, 1);
+    assert_eq!(screen(&admission, 1, 1, &message), Screened::Proven);
+    assert!(
+        is_reply(screen(&admission, 1, 2, &message)),
+        "not another's"
+    );
     let stats = &mut HandshakeStats::default();
-    gate.replied(2, 1);
-    gate.add_to(stats);
+    admission.replied(2, 1);
+    admission.add_to(stats);
     let counted = (stats.initiations_received, stats.cookies_sent);
     assert_eq!((counted, stats.send_failed), ((2, 2), 1));
 }
 
 #[test]
 fn a_flood_of_one_source_leaves_others_their_cookies() {
-    let gate = loaded();
+    let admission = loaded();
     let flood = (0..1000 * PER_MS).filter(|n| {
         // With and without a mac2, which is wrong.
         let mut message = stamped();
         message[INITIATION_LEN - 1] = u8::from(n % 2 == 0);
-        gate.load(at(n / PER_MS));
-        is_reply(screen(&gate, n / PER_MS, 1, &message))
+        admission.load(at(n / PER_MS));
+        is_reply(screen(&admission, n / PER_MS, 1, &message))
     });
     let replies = flood.count();
     assert!((50_000..=55_001).contains(&replies), "{replies} replies");
-    let message = proven(&gate, 1000, 2);
-    assert_eq!(screen(&gate, 1000, 2, &message), Screened::Proven);
+    let message = proven(&admission, 1000, 2);
+    assert_eq!(screen(&admission, 1000, 2, &message), Screened::Proven);
 }
 
 #[test]
 fn thousands_of_sources_leave_a_newcomer_its_cookie() {
-    let gate = loaded();
+    let admission = loaded();
     let message = stamped();
     // The first second is that of the attack's beginning: every source is new then.
     for n in 0..3000 * PER_MS {
         let (millis, forged) = (n / PER_MS, u32::try_from(n % 1000).unwrap());
-        gate.load(at(millis));
-        screen(&gate, millis, 1 << 24 | forged, &message);
+        admission.load(at(millis));
+        screen(&admission, millis, 1 << 24 | forged, &message);
         if millis >= 1000 && n % (50 * PER_MS) == 0 {
             let newcomer = 2 << 24 | u32::try_from(millis).unwrap();
-            let message = proven(&gate, millis, newcomer);
-            let screened = screen(&gate, millis, newcomer, &message);
+            let message = proven(&admission, millis, newcomer);
+            let screened = screen(&admission, millis, newcomer, &message);
             assert_eq!(screened, Screened::Proven, "after {millis} ms");
         }
     }
@@ -139,11 +142,11 @@ fn thousands_of_sources_leave_a_newcomer_its_cookie() {
 
 #[test]
 fn replies_to_all_sources_together_are_bounded() {
-    let gate = loaded();
+    let admission = loaded();
     let message = stamped();
     let flood = (0..1000 * PER_MS).filter(|n| {
         let source = u32::try_from(*n).unwrap();
-        is_reply(screen(&gate, n / PER_MS, source, &message))
+        is_reply(screen(&admission, n / PER_MS, source, &message))
     });
     let replies = flood.count();
     assert!((50_000..=55_001).contains(&replies), "{replies} replies");
@@ -166,12 +169,12 @@ const FORGED: [(u64, u64, usize); 8] = [
 #[test]
 fn a_forger_denies_no_address_its_cookies() {
     for (as_victim, as_others, least) in FORGED {
-        let gate = loaded();
+        let admission = loaded();
         let message = stamped();
         let (mut asked, mut answered, mut other) = (0, 0, 10 << 24);
         // What the savings of a quiet time hide is over by the first second.
         for millis in 0..1500_u64 {
-            gate.load(at(millis));
+            admission.load(at(millis));
             let share = |a_second: u64| a_second * (millis + 1) / 1000 - a_second * millis / 1000;
             let (mut victims, mut others) = (share(as_victim), share(as_others));
             // Its own comes anywhere among them, not at the beginning of a millisecond.
@@ -179,18 +182,18 @@ fn a_forger_denies_no_address_its_cookies() {
             for n in 0..=victims + others {
                 if n == place && millis >= 1000 && millis % 5 == 0 {
                     asked += 1;
-                    answered += usize::from(is_reply(screen(&gate, millis, 7, &message)));
+                    answered += usize::from(is_reply(screen(&admission, millis, 7, &message)));
                 }
                 // The two alternate as their numbers do.
                 if victims * as_others.max(1) > others * as_victim.max(1) || others == 0 {
                     if victims > 0 {
                         victims -= 1;
-                        screen(&gate, millis, 7, &message);
+                        screen(&admission, millis, 7, &message);
                     }
                 } else {
                     others -= 1;
                     other += 1;
-                    screen(&gate, millis, other, &message);
+                    screen(&admission, millis, other, &message);
                 }
             }
         }
@@ -203,14 +206,14 @@ fn a_forger_denies_no_address_its_cookies() {
 #[test]
 fn a_source_with_a_cookie_is_limited_where_there_is_little_room() {
     let passed = |room: Room| {
-        let gate = loaded();
-        let message = proven(&gate, 0, 1);
+        let admission = loaded();
+        let message = proven(&admission, 0, 1);
         // The same message again and again, as somebody can send it who saw it.
         let passed = (0..1000)
-            .filter(|n| gate.screen(at(*n), from(1), &message, room) == Screened::Proven)
+            .filter(|n| admission.screen(at(*n), from(1), &message, room) == Screened::Proven)
             .count();
-        let other = proven(&gate, 999, 2);
-        let screened = gate.screen(at(999), from(2), &other, room);
+        let other = proven(&admission, 999, 2);
+        let screened = admission.screen(at(999), from(2), &other, room);
         assert_eq!(screened, Screened::Proven, "another");
         passed
     };
@@ -221,13 +224,13 @@ fn a_source_with_a_cookie_is_limited_where_there_is_little_room() {
 
 #[test]
 fn clients_behind_one_address_are_limited_each_for_itself() {
-    let gate = loaded();
+    let admission = loaded();
     let passed = |room: Room| {
         let clients = (1..=100_u16).filter(|port| {
             let from = SocketAddr::from(([192, 0, 2, 1], *port));
             let (mut stamper, mut message) = (Stamper::new(&KEY), initiation());
             stamper.stamp(at(0), &mut message);
-            let Screened::Reply(reply, _) = gate.screen(at(0), from, &message, room) else {
+            let Screened::Reply(reply, _) = admission.screen(at(0), from, &message, room) else {
                 panic!("no reply")
             };
             let Some(Message::CookieReply(reply)) = Message::parse(&reply) else {
@@ -236,7 +239,7 @@ fn clients_behind_one_address_are_limited_each_for_itself() {
             stamper.consume_reply(at(0), reply);
             let mut message = initiation();
             stamper.stamp(at(0), &mut message);
-            gate.screen(at(0), from, &message, room) == Screened::Proven
+            admission.screen(at(0), from, &message, room) == Screened::Proven
         });
         clients.count()
     };
@@ -246,58 +249,64 @@ fn clients_behind_one_address_are_limited_each_for_itself() {
 
 #[test]
 fn responses_to_initiations_of_ours_need_no_cookie() {
-    let gate = loaded();
-    assert!(is_reply(screen(&gate, 0, 1, &response(77))), "a stranger's");
-    gate.expect_response(77, true);
-    let passes = (0..10).filter(|_| screen(&gate, 0, 1, &response(77)) == Screened::Proven);
+    let admission = loaded();
+    assert!(
+        is_reply(screen(&admission, 0, 1, &response(77))),
+        "a stranger's"
+    );
+    admission.expect_response(77, true);
+    let passes = (0..10).filter(|_| screen(&admission, 0, 1, &response(77)) == Screened::Proven);
     assert_eq!(passes.count(), usize::from(RESPONSES_EXPECTED));
-    gate.expect_response(78, true);
+    admission.expect_response(78, true);
     let mut wrong = response(78);
     wrong[RESPONSE_LEN - 17] ^= 1;
     for _ in 0..10 {
-        assert_eq!(refusal(screen(&gate, 0, 1, &wrong)), Some(Refusal::BadMac1));
+        assert_eq!(
+            refusal(screen(&admission, 0, 1, &wrong)),
+            Some(Refusal::BadMac1)
+        );
     }
-    assert_eq!(screen(&gate, 0, 1, &response(78)), Screened::Proven);
-    gate.expect_response(78, false);
-    assert!(is_reply(screen(&gate, 0, 1, &response(78))), "no more");
+    assert_eq!(screen(&admission, 0, 1, &response(78)), Screened::Proven);
+    admission.expect_response(78, false);
+    assert!(is_reply(screen(&admission, 0, 1, &response(78))), "no more");
 }
 
 #[test]
 fn initiations_from_where_a_peer_is_need_no_cookie() {
-    let gate = loaded();
+    let admission = loaded();
     let message = stamped();
     let is_proven = |millis, source| {
-        gate.load(at(millis));
-        screen(&gate, millis, source, &message) == Screened::Proven
+        admission.load(at(millis));
+        screen(&admission, millis, source, &message) == Screened::Proven
     };
-    let first = gate.expect_peer(None, Some(from(1)));
+    let first = admission.expect_peer(None, Some(from(1)));
     assert!(
         is_proven(0, 1) && !is_proven(999, 1) && is_proven(1000, 1),
         "one a second"
     );
     assert!(!is_proven(0, 2), "nobody is there");
     // Two peers at one address, of which one goes.
-    let second = gate.expect_peer(None, Some(from(1)));
-    let second = gate.expect_peer(second, Some(from(2)));
+    let second = admission.expect_peer(None, Some(from(1)));
+    let second = admission.expect_peer(second, Some(from(2)));
     assert!(is_proven(2000, 1) && is_proven(2000, 2));
-    assert_eq!(gate.expect_peer(first, None), None);
+    assert_eq!(admission.expect_peer(first, None), None);
     assert!(!is_proven(4000, 1) && is_proven(4000, 2));
-    gate.expect_peer(second, None);
+    admission.expect_peer(second, None);
     assert!(!is_proven(6000, 2));
 }
 
 #[test]
 fn initiations_from_where_peers_are_have_a_bound_for_all() {
-    let gate = loaded();
+    let admission = loaded();
     let message = stamped();
     for source in 0..5000 {
-        gate.expect_peer(None, Some(from(source)));
+        admission.expect_peer(None, Some(from(source)));
     }
     let passed = (0..1000).flat_map(|millis| (0..5).map(move |n| (millis, millis * 5 + n)));
     let passed = passed.filter(|(millis, source)| {
-        gate.load(at(*millis));
+        admission.load(at(*millis));
         let source = u32::try_from(*source).unwrap();
-        screen(&gate, *millis, source, &message) == Screened::Proven
+        screen(&admission, *millis, source, &message) == Screened::Proven
     });
     let passed = passed.count();
     assert!((1000..=1101).contains(&passed), "{passed} passed");
@@ -311,17 +320,23 @@ struct Queues {
 }
 
 impl Queues {
-    fn receive(&mut self, gate: &Gate, millis: u64, client: usize, message: &[u8]) -> Screened {
+    fn receive(
+        &mut self,
+        admission: &Admission,
+        millis: u64,
+        client: usize,
+        message: &[u8],
+    ) -> Screened {
         let from = SocketAddr::from(([192, 0, 2, 1], u16::try_from(client).unwrap()));
         if self.others.len() >= 512 {
-            gate.load(at(millis));
+            admission.load(at(millis));
         }
         let room = match self.proven.len() {
             0..512 => Room::Ample,
             512..1024 => Room::Some,
             _ => Room::Little,
         };
-        let screened = gate.screen(at(millis), from, message, room);
+        let screened = admission.screen(at(millis), from, message, room);
         let queue = match screened {
             Screened::Proven => &mut self.proven,
             Screened::Passed => &mut self.others,
@@ -339,7 +354,7 @@ fn ten_thousand_clients_of_one_address_connect_when_the_load_allows() {
     const CLIENTS: usize = 10_000;
     /// Handshakes a millisecond.
     const COMPUTED: usize = 2;
-    let gate = loaded();
+    let admission = loaded();
     let mut queues = Queues::default();
     let mut stampers: Vec<Stamper> = (0..CLIENTS).map(|_| Stamper::new(&KEY)).collect();
     let mut connected = vec![false; CLIENTS];
@@ -356,7 +371,7 @@ fn ten_thousand_clients_of_one_address_connect_when_the_load_allows() {
             }
             let mut message = initiation();
             stampers[client].stamp(at(millis), &mut message);
-            let screened = queues.receive(&gate, millis, client, &message);
+            let screened = queues.receive(&admission, millis, client, &message);
             if let Screened::Reply(reply, _) = screened
                 && let Some(Message::CookieReply(reply)) = Message::parse(&reply)
             {
@@ -377,46 +392,49 @@ fn ten_thousand_clients_of_one_address_connect_when_the_load_allows() {
         let left = connected.iter().filter(|is| !**is).count();
         assert!(millis < 30_000, "{left} are left after {millis} ms");
     }
-    assert!(!gate.is_loaded(at(millis + 1000)), "and the load is over");
+    assert!(
+        !admission.is_loaded(at(millis + 1000)),
+        "and the load is over"
+    );
 }
 
 #[test]
 fn a_wrong_mac1_takes_nothing_from_its_source() {
-    let gate = loaded();
+    let admission = loaded();
     for n in 0..1000 {
-        let wrong = refusal(screen(&gate, n, 1, &initiation()));
+        let wrong = refusal(screen(&admission, n, 1, &initiation()));
         assert_eq!(wrong, Some(Refusal::BadMac1));
     }
-    assert!(!gate.is_loaded(at(1000)), "and keeps up no load");
-    gate.load(at(1000));
-    assert!(is_reply(screen(&gate, 1000, 1, &stamped())));
+    assert!(!admission.is_loaded(at(1000)), "and keeps up no load");
+    admission.load(at(1000));
+    assert!(is_reply(screen(&admission, 1000, 1, &stamped())));
     let stats = &mut HandshakeStats::default();
-    gate.add_to(stats);
+    admission.add_to(stats);
     assert_eq!((stats.initiations_received, stats.bad_mac1), (1001, 1000));
 }
 
 #[test]
 fn the_load_is_over_when_the_queue_is_short() {
-    let gate = loaded();
+    let admission = loaded();
     let message = stamped();
     // What is refused or answered meanwhile is no load.
     for n in 0..999 * PER_MS {
         let source = u32::try_from(n % 7).unwrap();
-        assert!(gate.is_loaded(at(n / PER_MS)));
-        screen(&gate, n / PER_MS, source, &message);
+        assert!(admission.is_loaded(at(n / PER_MS)));
+        screen(&admission, n / PER_MS, source, &message);
     }
-    assert!(!gate.is_loaded(at(1000)));
-    assert_eq!(screen(&gate, 1000, 1, &message), Screened::Passed);
-    gate.load(at(1000));
-    assert!(gate.is_loaded(at(1999)) && !gate.is_loaded(at(2000)));
+    assert!(!admission.is_loaded(at(1000)));
+    assert_eq!(screen(&admission, 1000, 1, &message), Screened::Passed);
+    admission.load(at(1000));
+    assert!(admission.is_loaded(at(1999)) && !admission.is_loaded(at(2000)));
 }
 
 #[test]
 fn a_source_is_exhausted_only_while_the_replies_to_all_are() {
-    let gate = loaded();
+    let admission = loaded();
     let message = stamped();
     let is_exhausted = |millis, source| {
-        let screened = screen(&gate, millis, source, &message);
+        let screened = screen(&admission, millis, source, &message);
         matches!(screened, Screened::Exhausted(_))
     };
     // Far beyond what is asked of one source, but few.
@@ -429,17 +447,17 @@ fn a_source_is_exhausted_only_while_the_replies_to_all_are() {
     // A mac2 may be right.
     let mut claims = message;
     claims[INITIATION_LEN - 1] = 1;
-    let claims = screen(&gate, 501, 1, &claims);
+    let claims = screen(&admission, 501, 1, &claims);
     assert_eq!(refusal(claims), Some(Refusal::RateLimited));
 }
 
 #[test]
 fn what_is_dropped_before_it_comes_counts_and_is_no_load() {
-    let gate = loaded();
-    gate.dropped(5000);
-    assert!(!gate.is_loaded(at(1000)));
+    let admission = loaded();
+    admission.dropped(5000);
+    assert!(!admission.is_loaded(at(1000)));
     let stats = &mut HandshakeStats::default();
-    gate.add_to(stats);
+    admission.add_to(stats);
     assert_eq!(
         (stats.initiations_received, stats.rate_limited),
         (5000, 5000)
@@ -449,9 +467,9 @@ fn what_is_dropped_before_it_comes_counts_and_is_no_load() {
 /// Invariant 5.
 #[test]
 fn a_table_of_sources_is_there_under_load_only() {
-    let gate = loaded();
-    screen(&gate, 0, 1, &stamped());
-    assert!(gate.state().replies.cells() > 0);
-    screen(&gate, 5000, 1, &stamped());
-    assert_eq!(gate.state().replies.cells(), 0);
+    let admission = loaded();
+    screen(&admission, 0, 1, &stamped());
+    assert!(admission.state().replies.cells() > 0);
+    screen(&admission, 5000, 1, &stamped());
+    assert_eq!(admission.state().replies.cells(), 0);
 }
