@@ -281,7 +281,7 @@ impl<T: TunQueue, U: UdpSocket> AnyCommon for Running<T, U> {
     }
 
     fn listen(&self, listens: bool) {
-        self.common.journal.listen(listens);
+        self.common.log.listen(listens);
     }
 
     fn stop(&self) {

@@ -16,7 +16,7 @@ fn from(source: u32) -> SocketAddr {
     (std::net::Ipv4Addr::from_bits(source), 51820).into()
 }
 
-/// admission under load.
+/// Admission under load.
 fn loaded() -> Admission {
     let admission = Admission::new();
     admission.set_key(&KEY, |seed| seed.fill(0x42));

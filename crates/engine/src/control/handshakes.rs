@@ -14,7 +14,7 @@ use crate::control::probes::PROBES_WAITING;
 use crate::host::platform::Platform;
 use crate::shared::event::Event;
 use crate::shared::handles::ShardCommand;
-use crate::shared::journal::{Incident, Line};
+use crate::shared::rate_limited_log::{Incident, Line};
 use crate::thread::clock;
 use crate::thread::poll::overwrite_stack;
 
@@ -161,25 +161,25 @@ impl<H: Platform> Control<H> {
 
     /// Notes an incident, and writes its line now if it is due.
     pub(super) fn note(&self, incident: impl FnOnce() -> Incident) {
-        if self.common.journal.note(clock::now(), 1, incident) {
+        if self.common.log.note(clock::now(), 1, incident) {
             self.tell();
         }
     }
 
-    /// Writes what is due of the journal, and tells whoever listens.
+    /// Writes what is due of the rate-limited log, and tells whoever listens.
     pub(super) fn tell(&self) {
-        let journal = &self.common.journal;
-        for mut line in journal.take_due(clock::now()) {
+        let log = &self.common.log;
+        for mut line in log.take_due(clock::now()) {
             if let Line::Of(Incident::Icmp { peer, error }, _) = &mut line {
                 let named =
                     |peer: &&Arc<Peer>| peer.endpoint().is_some_and(|to| to.addr == error.to);
                 let found = self.device.peers().take(PEERS_SEARCHED).find(named);
                 *peer = found.map(|peer| peer.public_key());
             }
-            if journal.is_logged() {
+            if log.is_logged() {
                 self.platform.log_verbose(format_args!("{line}"));
             }
-            if journal.is_heard() {
+            if log.is_heard() {
                 self.platform.tell(&match line {
                     Line::Of(incident, times) => Event::Incident { incident, times },
                     Line::Others(count) => Event::Others { count },

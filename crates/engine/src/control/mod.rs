@@ -232,7 +232,7 @@ impl<H: Platform> Control<H> {
             .chain(self.paths_at)
             .chain(self.ignores_icmp.into_iter().flatten())
             .chain((!self.probes.is_empty()).then_some(self.probes_from))
-            .chain(self.common.journal.deadline())
+            .chain(self.common.log.deadline())
             .min()
             .map_or(0, |at| at.0.max(1));
         let due = Duration::from_nanos(due);

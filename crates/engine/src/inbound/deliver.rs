@@ -13,7 +13,7 @@ use arrayvec::ArrayVec;
 
 use crate::inbound::{Context, InboundBatch, Run, narrow};
 use crate::shared::common::Common;
-use crate::shared::journal::Incident;
+use crate::shared::rate_limited_log::Incident;
 use crate::thread::priority;
 
 /// Pieces of one gathering write (IOV_MAX).

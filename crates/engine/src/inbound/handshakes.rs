@@ -4,8 +4,8 @@ use adit_io::{SendReport, Transmit, UdpSocket};
 use adit_proto::{DropReason, Drops, Endpoint, PassedKind, Time};
 
 use crate::shared::common::Common;
-use crate::shared::journal::Incident;
 use crate::shared::mailbox::NotQueued;
+use crate::shared::rate_limited_log::Incident;
 
 impl<U: UdpSocket> Common<U> {
     /// A handshake message came in: the control thread gets it, or it is refused and counted.

@@ -6,7 +6,7 @@ use arrayvec::ArrayVec;
 
 use crate::outbound::context::Context;
 use crate::outbound::train::SealedTrain;
-use crate::shared::journal::Incident;
+use crate::shared::rate_limited_log::Incident;
 
 /// Trains given to one `send`.
 pub(crate) const MAX_SEND: usize = 32;

@@ -11,8 +11,8 @@ use adit_proto::{DropReason, IgnoredKind, PassedKind, Time};
 
 use crate::shared::counters::Load;
 use crate::shared::handles::QueuesHandle;
-use crate::shared::journal::{Incident, Journal};
 use crate::shared::mailbox::Mailbox;
+use crate::shared::rate_limited_log::{Incident, RateLimitedLog};
 use crate::shared::state::{InterfaceState, StopReason};
 use crate::thread::contain::this_thread;
 use crate::thread::lock::lock;
@@ -30,7 +30,7 @@ pub(crate) struct Common<U> {
     tun_refuses: [AtomicBool; Merged::COUNT],
     refused_trains: AtomicU64,
     icmp_errors: [AtomicU64; IcmpKind::ALL.len()],
-    pub(crate) journal: Journal,
+    pub(crate) log: RateLimitedLog,
     pub(crate) load: Load,
     stopping: AtomicBool,
     end: Mutex<End>,
@@ -98,7 +98,7 @@ impl<U> Common<U> {
             tun_refuses: Default::default(),
             refused_trains: AtomicU64::new(0),
             icmp_errors: Default::default(),
-            journal: Journal::new(is_verbose),
+            log: RateLimitedLog::new(is_verbose),
             load: Load::default(),
             stopping: AtomicBool::new(false),
             end: Mutex::default(),
@@ -236,7 +236,7 @@ impl<U> Common<U> {
     /// Something went wrong, so many `times`: the control thread tells of it, if anybody reads
     /// that.
     pub(crate) fn note(&self, now: Time, times: u64, incident: impl FnOnce() -> Incident) {
-        if self.journal.note(now, times, incident) {
+        if self.log.note(now, times, incident) {
             self.control.waker.wake();
         }
     }

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use adit_proto::Liveness;
 use adit_proto::config::PublicKey;
 
-use crate::shared::journal::Incident;
+use crate::shared::rate_limited_log::Incident;
 
 /// Something that a program may want to know at once. Nothing in it is secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

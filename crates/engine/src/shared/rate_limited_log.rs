@@ -1,4 +1,4 @@
-//! The verbose log of mistakes and failures: few lines, also under a flood.
+//! The rate-limited log of mistakes and failures, for `verbose`: few lines, also under a flood.
 //!
 //! Each cause and source has a line at once, then one a second that counts the repeats. The number
 //! of sources with lines of their own is bounded, and the others are counted together. Shards only
@@ -200,8 +200,8 @@ impl fmt::Display for Line {
     }
 }
 
-/// The incidents that wait for a line.
-pub(crate) struct Journal {
+/// The log: incidents that wait for a line.
+pub(crate) struct RateLimitedLog {
     is_logged: bool,
     /// Somebody listens to events.
     is_heard: AtomicBool,
@@ -224,7 +224,7 @@ struct Recent {
     again: Option<(Incident, u64)>,
 }
 
-impl Journal {
+impl RateLimitedLog {
     /// Notes nothing unless it `is_logged` or somebody listens.
     pub(crate) fn new(is_logged: bool) -> Self {
         Self {
@@ -316,5 +316,5 @@ impl Journal {
 }
 
 #[cfg(test)]
-#[path = "journal_tests.rs"]
+#[path = "rate_limited_log_tests.rs"]
 mod tests;

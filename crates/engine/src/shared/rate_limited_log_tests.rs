@@ -17,95 +17,89 @@ fn at(millis: u64) -> Time {
 
 /// The lines from one time to the other, as a control thread writes them that sleeps as long as it
 /// may.
-fn lines(journal: &Journal, from: u64, to: u64) -> Vec<Line> {
-    let mut lines = journal.take_due(at(from));
-    while let Some(due) = journal.deadline().filter(|due| *due < at(to)) {
-        lines.extend(journal.take_due(due));
+fn lines(log: &RateLimitedLog, from: u64, to: u64) -> Vec<Line> {
+    let mut lines = log.take_due(at(from));
+    while let Some(due) = log.deadline().filter(|due| *due < at(to)) {
+        lines.extend(log.take_due(due));
     }
     lines
 }
 
 #[test]
 fn a_first_incident_is_logged_at_once_and_repeats_each_second() {
-    let journal = Journal::new(true);
+    let log = RateLimitedLog::new(true);
     let mistake = refused(Refusal::BadMac1, 1);
-    assert!(journal.note(at(0), 1, || mistake));
-    assert_eq!(journal.take_due(at(0)), [Line::Of(mistake, 1)]);
-    assert_eq!(journal.deadline(), None, "there is nothing more to say");
+    assert!(log.note(at(0), 1, || mistake));
+    assert_eq!(log.take_due(at(0)), [Line::Of(mistake, 1)]);
+    assert_eq!(log.deadline(), None, "there is nothing more to say");
     // Invariant 6: a thread that sleeps without a deadline is woken by the first repeat, and then
     // has one.
-    assert!(journal.note(at(500), 1, || mistake));
+    assert!(log.note(at(500), 1, || mistake));
     for _ in 1..1000 {
-        assert!(!journal.note(at(500), 1, || mistake));
+        assert!(!log.note(at(500), 1, || mistake));
     }
-    assert_eq!(journal.take_due(at(999)), []);
-    assert_eq!(journal.deadline(), Some(at(1000)));
-    assert_eq!(journal.take_due(at(1000)), [Line::Of(mistake, 1000)]);
-    assert!(journal.note(at(1500), 1, || mistake));
-    assert_eq!(journal.take_due(at(2000)), [Line::Of(mistake, 1)]);
+    assert_eq!(log.take_due(at(999)), []);
+    assert_eq!(log.deadline(), Some(at(1000)));
+    assert_eq!(log.take_due(at(1000)), [Line::Of(mistake, 1000)]);
+    assert!(log.note(at(1500), 1, || mistake));
+    assert_eq!(log.take_due(at(2000)), [Line::Of(mistake, 1)]);
     // It has stopped, and no thread woke up for that: the next time it is written at once again.
-    assert!(journal.note(at(3001), 3, || mistake));
-    assert_eq!(journal.take_due(at(3001)), [Line::Of(mistake, 3)]);
-    assert_eq!(journal.take_due(at(5000)), []);
-    assert!(lock(&journal.state).recent.is_empty());
+    assert!(log.note(at(3001), 3, || mistake));
+    assert_eq!(log.take_due(at(3001)), [Line::Of(mistake, 3)]);
+    assert_eq!(log.take_due(at(5000)), []);
+    assert!(lock(&log.state).recent.is_empty());
 }
 
 #[test]
 fn incidents_that_have_no_line_wake_the_one_who_counts_them() {
-    let journal = Journal::new(true);
+    let log = RateLimitedLog::new(true);
     for host in 0..8 {
-        assert!(journal.note(at(0), 1, || refused(Refusal::BadMac1, host)));
+        assert!(log.note(at(0), 1, || refused(Refusal::BadMac1, host)));
     }
-    assert_eq!(journal.take_due(at(0)).len(), 8);
-    assert!(journal.note(at(100), 1, || refused(Refusal::BadMac1, 99)));
-    assert!(!journal.note(at(200), 4, || refused(Refusal::BadMac1, 98)));
-    assert_eq!(journal.deadline(), Some(at(1100)));
-    assert_eq!(journal.take_due(at(1100)), [Line::Others(5)]);
-    assert_eq!(journal.deadline(), None);
+    assert_eq!(log.take_due(at(0)).len(), 8);
+    assert!(log.note(at(100), 1, || refused(Refusal::BadMac1, 99)));
+    assert!(!log.note(at(200), 4, || refused(Refusal::BadMac1, 98)));
+    assert_eq!(log.deadline(), Some(at(1100)));
+    assert_eq!(log.take_due(at(1100)), [Line::Others(5)]);
+    assert_eq!(log.deadline(), None);
 }
 
 #[test]
 fn a_flood_of_sources_gives_few_lines_and_hides_no_other_cause() {
-    let journal = Journal::new(true);
+    let log = RateLimitedLog::new(true);
     let rare = refused(Refusal::ReplayedTimestamp, 77);
     let mut all = Vec::new();
     for second in 0..5 {
         for host in 0..10_000 {
             let now = at(1000 * second + u64::from(host) / 10);
-            journal.note(now, 1, || refused(Refusal::BadMac1, host));
+            log.note(now, 1, || refused(Refusal::BadMac1, host));
             if (second, host) == (2, 5000) {
-                assert!(journal.note(now, 1, || rare));
+                assert!(log.note(now, 1, || rare));
             }
         }
-        let written = lines(&journal, 1000 * second + 999, 1000 * (second + 1) + 999);
+        let written = lines(&log, 1000 * second + 999, 1000 * (second + 1) + 999);
         assert!(written.len() <= SOURCES_OF_CAUSE + 2, "{written:?}");
         all.extend(written);
     }
-    all.extend(lines(&journal, 6000, 20_000));
+    all.extend(lines(&log, 6000, 20_000));
     assert!(all.contains(&Line::Of(rare, 1)));
     let told = all.iter().map(|line| match line {
         Line::Of(_, times) | Line::Others(times) => *times,
     });
     assert_eq!(told.sum::<u64>(), 50_001, "each has a line or is counted");
-    assert!(
-        lock(&journal.state).recent.is_empty(),
-        "and nothing is kept"
-    );
+    assert!(lock(&log.state).recent.is_empty(), "and nothing is kept");
 }
 
 #[test]
 fn where_nobody_reads_nothing_is_noted() {
-    let journal = Journal::new(false);
-    assert!(!journal.note(at(0), 1, || panic!("nothing is made up")));
-    assert_eq!(
-        (journal.take_due(at(0)), journal.deadline()),
-        (vec![], None)
-    );
+    let log = RateLimitedLog::new(false);
+    assert!(!log.note(at(0), 1, || panic!("nothing is made up")));
+    assert_eq!((log.take_due(at(0)), log.deadline()), (vec![], None));
 }
 
 #[test]
 fn a_network_is_one_source() {
-    let journal = Journal::new(true);
+    let log = RateLimitedLog::new(true);
     let from = |ip: &str| {
         let mut incident = refused(Refusal::BadMac1, 0);
         if let Incident::Handshake(outcome) = &mut incident {
@@ -121,8 +115,8 @@ fn a_network_is_one_source() {
         ("192.0.2.2", 1),
         ("192.0.2.2", 0),
     ] {
-        journal.note(at(0), 1, || from(ip));
-        assert_eq!(journal.take_due(at(0)).len(), lines, "{ip}");
+        log.note(at(0), 1, || from(ip));
+        assert_eq!(log.take_due(at(0)).len(), lines, "{ip}");
     }
 }
 
