@@ -142,8 +142,10 @@ impl End {
 
     /// Packets that came in and are nowhere.
     fn missing(&self) -> Result<u64, Failure> {
-        let books = self.engine()?.books();
-        let missing = books.iter().map(|book| book.came.abs_diff(book.known));
+        let accounting = self.engine()?.packet_accounting();
+        let missing = accounting
+            .iter()
+            .map(|account| account.came.abs_diff(account.known));
         Ok(missing.sum())
     }
 }

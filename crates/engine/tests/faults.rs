@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use adit_engine::{EngineReport, Policy};
 use adit_io::testing::fault::{Faults, Faulty, Injector};
-use adit_proto::{Counter, books};
+use adit_proto::{Counter, packet_accounting};
 use common::{A, B, EnginePair, Options, inner_ip, segments, tcp_frame, udp_frame};
 
 /// Seeds of a usual test.
@@ -189,7 +189,7 @@ impl Run {
         for side in [A, B] {
             let passed = |of: usize, name| named(&reports[of].passed, name);
             let report = &reports[side];
-            let books = books(report.waiting.staged_packets, |counter| {
+            let accounting = packet_accounting(report.waiting.staged_packets, |counter| {
                 let counters = match counter {
                     Counter::Dropped(_) => &report.drops,
                     Counter::Ignored(_) => &report.ignored,
@@ -197,8 +197,8 @@ impl Run {
                 };
                 named(counters, counter.name())
             });
-            for book in books {
-                equal("what came and what is known", book.came, book.known);
+            for account in accounting {
+                equal("what came and what is known", account.came, account.known);
             }
             equal(
                 "given to the TUN",
@@ -250,7 +250,7 @@ fn run(seed: u64) {
 }
 
 #[test]
-fn traffic_resumes_and_books_balance_after_faults() {
+fn traffic_resumes_and_accounting_balances_after_faults() {
     let number = |name| {
         std::env::var(name)
             .ok()

@@ -86,7 +86,7 @@ explained_enum! {
 }
 
 explained_enum! {
-    /// Where packets came from and where they got to: see [`books`].
+    /// Where packets came from and where they got to: see [`packet_accounting`].
     pub enum PassedKind {
         /// Outbound: packets read from the TUN; each that a GSO packet holds counts.
         FromTun => "from_tun",
@@ -146,20 +146,20 @@ impl Counter {
 /// One direction of an interface. As soon as nothing is under way, no packet is anywhere but where
 /// it is known (invariant 10).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Book {
+pub struct PacketAccounting {
     /// Packets that came in.
     pub came: u64,
     /// Those of which a counter tells where they are.
     pub known: u64,
 }
 
-/// The books of an interface, outbound and inbound. `waiting` packets are kept for sessions.
+/// Packet accounting of an interface, outbound and inbound. `waiting` packets are kept for sessions.
 ///
 /// - `from_tun` = `sent` + ignored + outbound drops + what waits. Drops before the TUN is read,
 ///   `tun_full` and `tun_limit`, are not part of it.
 /// - `received` = `handshake_messages` + `keepalives` + `probe_answers` + `to_tun` + inbound drops
 ///   but `receive_buffer_full`.
-pub fn books(waiting: u64, of: impl Fn(Counter) -> u64) -> [Book; 2] {
+pub fn packet_accounting(waiting: u64, of: impl Fn(Counter) -> u64) -> [PacketAccounting; 2] {
     let passed = |kinds: &[PassedKind]| -> u64 {
         let kinds = kinds.iter().map(|kind| Counter::Passed(*kind));
         kinds.map(&of).sum()
@@ -176,14 +176,14 @@ pub fn books(waiting: u64, of: impl Fn(Counter) -> u64) -> [Book; 2] {
         reasons.map(|reason| of(Counter::Dropped(*reason))).sum()
     };
     let ignored = IgnoredKind::ALL.iter().map(|kind| Counter::Ignored(*kind));
-    let outbound = Book {
+    let outbound = PacketAccounting {
         came: passed(&[PassedKind::FromTun]),
         known: passed(&[PassedKind::Sent])
             + ignored.map(&of).sum::<u64>()
             + dropped("Outbound")
             + waiting,
     };
-    let inbound = Book {
+    let inbound = PacketAccounting {
         came: passed(&[PassedKind::Received]),
         known: passed(&[
             PassedKind::HandshakeMessages,
@@ -283,8 +283,9 @@ mod tests {
 
     #[test]
     fn each_counter_is_in_one_book_but_for_drops_before_reading() {
-        let in_books = |one: &'static str| {
-            books(0, |counter| u64::from(counter.name() == one)).map(|book| (book.came, book.known))
+        let in_accounting = |one: &'static str| {
+            packet_accounting(0, |counter| u64::from(counter.name() == one))
+                .map(|account| (account.came, account.known))
         };
         let (outbound, inbound) = ([(0, 1), (0, 0)], [(0, 0), (0, 1)]);
         for kind in PassedKind::ALL {
@@ -294,10 +295,10 @@ mod tests {
                 PassedKind::Sent => outbound,
                 _ => inbound,
             };
-            assert_eq!(in_books(kind.name()), expected, "{kind:?}");
+            assert_eq!(in_accounting(kind.name()), expected, "{kind:?}");
         }
         for kind in IgnoredKind::ALL {
-            assert_eq!(in_books(kind.name()), outbound, "{kind:?}");
+            assert_eq!(in_accounting(kind.name()), outbound, "{kind:?}");
         }
         for reason in DropReason::ALL {
             let expected = match reason {
@@ -307,9 +308,12 @@ mod tests {
                 reason if (*reason as usize) < DropReason::ReceiveBufferFull as usize => outbound,
                 _ => inbound,
             };
-            assert_eq!(in_books(reason.name()), expected, "{reason:?}");
+            assert_eq!(in_accounting(reason.name()), expected, "{reason:?}");
         }
-        assert_eq!(books(3, |_| 0)[0], Book { came: 0, known: 3 });
+        assert_eq!(
+            packet_accounting(3, |_| 0)[0],
+            PacketAccounting { came: 0, known: 3 }
+        );
     }
 
     #[test]

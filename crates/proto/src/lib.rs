@@ -130,7 +130,9 @@ pub use device::{
     Import, Liveness, NotImported, NotOpened, NotSealed, Output, PeerEvent, Random, Refusal,
     Transaction,
 };
-pub use drops::{Book, Counter, DropReason, Drops, IgnoredKind, PassedKind, books};
+pub use drops::{
+    Counter, DropReason, Drops, IgnoredKind, PacketAccounting, PassedKind, packet_accounting,
+};
 pub use endpoint::{Endpoint, Source};
 pub use in_use::{INDEX_BUCKETS, InUse};
 pub use peer::Peer;

@@ -220,7 +220,7 @@ impl Run {
 
     /// What was delivered was sent, unchanged, and came once.
     fn check(&self) {
-        self.net.check_books();
+        self.net.check_accounting();
         for host in [A, B] {
             let mut seen = HashSet::new();
             for text in &self.net.hosts[host].delivered {
@@ -243,7 +243,7 @@ fn run(seed: u64, tells: bool) {
 }
 
 #[test]
-fn traffic_resumes_and_books_balance_after_any_faults() {
+fn traffic_resumes_and_accounting_balances_after_any_faults() {
     let number = |name| {
         std::env::var(name)
             .ok()

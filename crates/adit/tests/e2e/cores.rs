@@ -405,8 +405,8 @@ fn forwards(cpus: usize) {
     traffic.receive_rest();
 
     let lost = traffic.sent() - traffic.arrived;
-    wait_for("the books balance", seconds(20), || {
-        wrong_books(&field.status()).is_none()
+    wait_for("the packet accounting balances", seconds(20), || {
+        wrong_accounting(&field.status()).is_none()
     });
     let status = field.status();
     println!(

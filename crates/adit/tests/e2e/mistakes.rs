@@ -617,7 +617,7 @@ fn packets_that_a_stopped_process_misses_are_counted() {
             }
         }
         stopped.daemon.signal("CONT");
-        wait_for("every datagram is in the books", seconds(20), || {
+        wait_for("every datagram is accounted for", seconds(20), || {
             let arrived = arrived.load(Ordering::Relaxed);
             let drops = [left, right].map(dropped);
             println!("{sent} sent, {arrived} arrived, {drops:?} dropped");

@@ -31,7 +31,7 @@ use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 
 use adit_proto::config::{DeviceStatus, PeerStatus};
-use adit_proto::{Book, Counter, books};
+use adit_proto::{Counter, PacketAccounting, packet_accounting};
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroize;
 
@@ -348,10 +348,10 @@ impl Waiting {
 }
 
 impl Engine {
-    /// Its books, outbound and inbound. A counter that its program does not have is 0.
-    pub fn books(&self) -> [Book; 2] {
+    /// Its packet accounting, outbound and inbound. A counter that its program does not have is 0.
+    pub fn packet_accounting(&self) -> [PacketAccounting; 2] {
         let waits = self.waiting.as_ref().map_or(0, |it| it.staged_packets);
-        books(waits, |counter| {
+        packet_accounting(waits, |counter| {
             let counters = match counter {
                 Counter::Dropped(_) => &self.drops,
                 Counter::Ignored(_) => &self.ignored,

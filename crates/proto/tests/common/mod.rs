@@ -143,7 +143,7 @@ const MOST_HELD: usize = 256;
 
 /// Where packets and datagrams got to.
 #[derive(Clone, Debug, Default)]
-pub struct Books {
+pub struct Accounting {
     /// Packets from the TUN: all, those that were sealed, and those that were given up.
     pub given: usize,
     pub sealed: usize,
@@ -164,7 +164,7 @@ pub struct Books {
 pub struct VirtualHost {
     pub device: Device,
     pub running: Running,
-    pub books: Books,
+    pub accounting: Accounting,
     held: Vec<Datagram>,
     pub addr: SocketAddr,
     /// Others that lead to it. It answers from the one that was last sent to.
@@ -298,7 +298,7 @@ impl Net {
         let hosts = (0..count).map(|n| VirtualHost {
             device: device(seed << 8 | n as u64),
             running: Running::Yes,
-            books: Books::default(),
+            accounting: Accounting::default(),
             held: Vec::new(),
             addr: format!("192.0.2.{}:51820", n + 1).parse().unwrap(),
             aliases: Vec::new(),
@@ -398,7 +398,7 @@ impl Net {
     /// A packet for `peer` came out of the TUN.
     pub fn send(&mut self, host: usize, peer: usize, text: &[u8]) {
         let peer = self.peer(host, peer);
-        self.hosts[host].books.given += 1;
+        self.hosts[host].accounting.given += 1;
         self.hosts[host]
             .staged
             .entry(peer.id())
@@ -420,10 +420,10 @@ impl Net {
                 .and_then(|to| Some((to, seal(peer, self.now, &text)?)));
             match sealed {
                 Some((to, (session, bytes))) => {
-                    self.hosts[host].books.sealed += 1;
+                    self.hosts[host].accounting.sealed += 1;
                     let len = bytes.len() as u64;
                     let left = self.transmit(host, to.addr, bytes);
-                    self.hosts[host].books.sent_bytes += if left { len } else { 0 };
+                    self.hosts[host].accounting.sent_bytes += if left { len } else { 0 };
                     event |= peer.data_sent(self.now, &session, if left { len } else { 0 });
                 }
                 None => kept.push(text),
@@ -471,7 +471,7 @@ impl Net {
                 } => {
                     let left = self.transmit(host, to.addr, datagram.to_vec());
                     if left && peer.is_some() {
-                        self.hosts[host].books.sent_bytes += datagram.len() as u64;
+                        self.hosts[host].accounting.sent_bytes += datagram.len() as u64;
                     }
                     let device = &mut self.hosts[host].device;
                     device.handle_sent(&datagram, peer.as_ref(), left);
@@ -486,7 +486,7 @@ impl Net {
                     };
                     let len = bytes.len() as u64;
                     let left = self.transmit(host, to.addr, bytes);
-                    self.hosts[host].books.sent_bytes += if left { len } else { 0 };
+                    self.hosts[host].accounting.sent_bytes += if left { len } else { 0 };
                     let event = left && peer.keepalive_sent(self.now, &session, len);
                     if event {
                         self.event(host, &peer);
@@ -494,7 +494,7 @@ impl Net {
                 }
                 Output::DropStaged { peer, .. } => {
                     let lost = self.hosts[host].staged.remove(&peer.id());
-                    self.hosts[host].books.given_up += lost.map_or(0, |lost| lost.len());
+                    self.hosts[host].accounting.given_up += lost.map_or(0, |lost| lost.len());
                     self.hosts[host].staged_drops += 1;
                 }
                 Output::Event(event) => {
@@ -558,7 +558,7 @@ impl Net {
             to,
             bytes,
         };
-        let sent = &mut self.hosts[host].books.sent;
+        let sent = &mut self.hosts[host].accounting.sent;
         *sent.entry(datagram.kind()).or_default() += 1;
         self.log.push(datagram.clone());
         if self.happens(self.faults.refused) {
@@ -631,20 +631,20 @@ impl Net {
 
     /// A datagram arrives now, from wherever the caller says.
     pub fn deliver(&mut self, host: usize, from: SocketAddr, bytes: &[u8]) {
-        self.hosts[host].books.arrived += 1;
+        self.hosts[host].accounting.arrived += 1;
         let (now, wall) = (self.now, self.wall(host));
         let from = Endpoint::from(from);
         match wire::classify(bytes) {
             Some(Kind::Handshake) => {
-                self.hosts[host].books.handshakes += 1;
+                self.hosts[host].accounting.handshakes += 1;
                 let load = self.under_load;
                 let device = &mut self.hosts[host].device;
                 let outcome = device.handle_handshake(now, wall, from, bytes, load);
-                let books = &mut self.hosts[host].books;
-                *books.outcomes.entry(outcome.refusal).or_default() += 1;
+                let accounting = &mut self.hosts[host].accounting;
+                *accounting.outcomes.entry(outcome.refusal).or_default() += 1;
                 let counts = outcome.kind != Some(HandshakeKind::CookieReply);
                 if outcome.refusal.is_none() && counts {
-                    books.received_bytes += bytes.len() as u64;
+                    accounting.received_bytes += bytes.len() as u64;
                 }
                 self.drain(host);
             }
@@ -682,12 +682,12 @@ impl Net {
             shared.rx_queues().moved(session.local_index());
             session.set_moved();
         }
-        self.hosts[host].books.received_bytes += bytes.len() as u64;
+        self.hosts[host].accounting.received_bytes += bytes.len() as u64;
         let event = inbound
             .peer
             .received(self.now, session, bytes.len() as u64, data);
         if !data {
-            self.hosts[host].books.keepalives += 1;
+            self.hosts[host].accounting.keepalives += 1;
         } else if self.happens(self.faults.tun_full) {
             self.hosts[host].drops += 1;
         } else {
@@ -770,20 +770,21 @@ impl Net {
     /// Every packet and every datagram is somewhere (invariant 10), and the counters of two hosts
     /// that are each other's peers say so.
     #[track_caller]
-    pub fn check_books(&self) {
+    pub fn check_accounting(&self) {
         let (mut arrived, mut held) = (0, 0);
         for (number, host) in self.hosts.iter().enumerate() {
-            let books = &host.books;
+            let accounting = &host.accounting;
             let staged: usize = host.staged.values().map(Vec::len).sum();
             assert_eq!(
-                books.given,
-                books.sealed + books.given_up + staged,
-                "{books:?}"
+                accounting.given,
+                accounting.sealed + accounting.given_up + staged,
+                "{accounting:?}"
             );
-            let known = books.handshakes + books.keepalives + host.delivered.len() + host.drops;
-            assert_eq!(books.arrived, known, "{books:?}");
+            let known =
+                accounting.handshakes + accounting.keepalives + host.delivered.len() + host.drops;
+            assert_eq!(accounting.arrived, known, "{accounting:?}");
             self.check_counters(number);
-            arrived += books.arrived;
+            arrived += accounting.arrived;
             held += host.held.len();
         }
         let on_its_way = self.flying.len() + held;
@@ -794,8 +795,8 @@ impl Net {
     /// What a device counts is what it did.
     #[track_caller]
     fn check_counters(&self, host: usize) {
-        let (books, stats) = (&self.hosts[host].books, self.stats(host));
-        let outcome = |of| books.outcomes.get(&of).copied().unwrap_or(0);
+        let (accounting, stats) = (&self.hosts[host].accounting, self.stats(host));
+        let outcome = |of| accounting.outcomes.get(&of).copied().unwrap_or(0);
         let counter = |name: &str| {
             let found = stats.counters().find(|(known, ..)| *known == name);
             found.unwrap_or_else(|| panic!("no counter {name}")).1
@@ -815,17 +816,21 @@ impl Net {
             stats.initiations_received + stats.responses_received + stats.cookies_received;
         assert_eq!(
             received + stats.invalid,
-            books.handshakes as u64,
+            accounting.handshakes as u64,
             "received"
         );
-        let sent = |kind| books.sent.get(kind).copied().unwrap_or(0);
+        let sent = |kind| accounting.sent.get(kind).copied().unwrap_or(0);
         let all = ["initiation", "response", "cookie"].map(sent);
         assert_eq!(all[2], outcome(Some(Refusal::CookieRequired)), "cookies");
         let counted = stats.initiations_sent + stats.responses_sent + stats.cookies_sent;
         assert_eq!(counted + stats.send_failed, all.iter().sum(), "sent");
         let status = self.status(host, 1 - host);
         let bytes = (status.rx_bytes, status.tx_bytes);
-        assert_eq!(bytes, (books.received_bytes, books.sent_bytes), "bytes");
+        assert_eq!(
+            bytes,
+            (accounting.received_bytes, accounting.sent_bytes),
+            "bytes"
+        );
     }
 
     /// Sends a packet from A to B and waits for both to have a confirmed session.

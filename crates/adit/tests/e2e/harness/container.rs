@@ -12,7 +12,7 @@ use std::time::Duration;
 use adit_testbed::Host;
 use adit_testbed::process::{Finished, Process};
 
-use super::{books, watchdog};
+use super::{packet_accounting, watchdog};
 
 /// Sets a container up, says so, and holds it.
 const HOLD: &str = r"
@@ -67,12 +67,15 @@ struct Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         // For those that ended before, their owners have looked.
-        let books = (!std::thread::panicking())
-            .then(|| catch_unwind(AssertUnwindSafe(|| books::check(&self.name, self.init))));
+        let accounting = (!std::thread::panicking()).then(|| {
+            catch_unwind(AssertUnwindSafe(|| {
+                packet_accounting::check(&self.name, self.init)
+            }))
+        });
         // --kill-child takes the container's PID 1 along.
         let _ = self.holder.kill();
         let _ = self.holder.wait();
-        if let Some(Err(panic)) = books {
+        if let Some(Err(panic)) = accounting {
             std::panic::resume_unwind(panic);
         }
     }

@@ -280,8 +280,8 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        let books = (!std::thread::panicking()).then(|| {
-            let check = || super::books::check(self.host.name(), self.host.pid());
+        let accounting = (!std::thread::panicking()).then(|| {
+            let check = || super::packet_accounting::check(self.host.name(), self.host.pid());
             catch_unwind(AssertUnwindSafe(check))
         });
         if std::thread::panicking() {
@@ -310,7 +310,7 @@ impl Drop for Daemon {
             );
         }
         let _ = std::fs::remove_file(&self.log);
-        if let Some(Err(panic)) = books {
+        if let Some(Err(panic)) = accounting {
             std::panic::resume_unwind(panic);
         }
     }

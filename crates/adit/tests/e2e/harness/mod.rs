@@ -5,22 +5,22 @@
 //! outside the namespaces, so tests run in parallel, survive killed predecessors and leave nothing
 //! behind.
 
-mod books;
 mod capture;
 mod container;
 mod guest;
 mod implementation;
+mod packet_accounting;
 mod systemd;
 mod topology;
 mod traffic;
 mod tunnel;
 mod watchdog;
 
-pub use books::of_engine as wrong_books;
 pub use capture::Capture;
 pub use container::{Container, link, move_link};
 pub use guest::Guest;
 pub use implementation::{Daemon, Program, Start, peer, processes};
+pub use packet_accounting::of_engine as wrong_accounting;
 pub use systemd::Systemd;
 pub use topology::{Family, Natted, Routed, SitePair};
 pub use traffic::{

@@ -1,4 +1,4 @@
-//! At the end of every test the books of each Adit balance (invariant 10): the packets that came in
+//! At the end of every test the packet accounting of each Adit balances (invariant 10): the packets that came in
 //! went out, or are counted among the drops.
 
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use adit_ctl::status::{self, Engine};
 /// What is under way arrives within this time, on a busy machine, too.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// Waits until the books balance of every interface in the container whose first process this is.
+/// Waits until the packet accounting balances of every interface in the container whose first process this is.
 /// Panics with those that do not.
 pub fn check(container: &str, init: u32) {
     let began = Instant::now();
@@ -20,7 +20,7 @@ pub fn check(container: &str, init: u32) {
         }
         assert!(
             began.elapsed() < LIMIT,
-            "the books of {container} do not balance:\n{}",
+            "the packet accounting of {container} does not balance:\n{}",
             wrong.join("\n")
         );
         std::thread::sleep(Duration::from_millis(50));
@@ -65,9 +65,11 @@ fn is_stopped(proc: &std::path::Path) -> bool {
     stats.filter_map(state).any(|is_stopped| is_stopped)
 }
 
-/// The books that do not balance.
+/// Packet accounting that does not balance.
 pub fn of_engine(engine: &Engine) -> Option<String> {
-    let books = engine.books();
-    let balance = books.iter().all(|book| book.came == book.known);
-    (!balance).then(|| format!("outbound, inbound: {books:?}"))
+    let accounting = engine.packet_accounting();
+    let balance = accounting
+        .iter()
+        .all(|account| account.came == account.known);
+    (!balance).then(|| format!("outbound, inbound: {accounting:?}"))
 }
