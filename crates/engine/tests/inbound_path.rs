@@ -124,9 +124,9 @@ fn packets_keep_their_order_when_the_inbound_thread_changes() {
     }
 }
 
-/// Sockets are handed over and taken back also when they are replaced or nothing comes any more.
+/// Sockets are lent and reclaimed also when they are replaced or nothing comes any more.
 #[test]
-fn a_handed_over_socket_can_be_replaced_and_the_engine_stopped() {
+fn a_lent_socket_can_be_replaced_and_the_engine_stopped() {
     if one_cpu_only() {
         return;
     }

@@ -2,8 +2,8 @@
 //!
 //! A packet of a sparse flow waits longest for CPUs to wake up. A packet from the TUN comes from
 //! the CPU of its sender, and a datagram from the CPU that serves the network card. Two threads can
-//! each run where their packets come from; one cannot. So a shard hands the sockets with sparse
-//! flows over to a thread that all shards share. Under load that does not help, and the shard does
+//! each run where their packets come from; one cannot. So a shard lends the sockets with sparse
+//! flows to a thread that all shards share. Under load that does not help, and the shard does
 //! both. Both threads go through the ordered queue, so packets keep their order.
 
 use std::collections::HashMap;
@@ -32,7 +32,7 @@ type Paths<T, U> = HashMap<u32, Weak<Queues<T, U>>>;
 /// The thread that polls sockets with sparse flows, of all shards.
 pub(crate) struct InboundThread<T, U> {
     pub(crate) waker: Arc<Waker>,
-    /// What it sleeps on: its waker, and the sockets that are handed over.
+    /// What it sleeps on: its waker, and the sockets that are lent.
     epoll: OwnedFd,
     /// Whose sockets these are, by the number of the queues, until the thread ends. Their owner keeps
     /// them.
@@ -55,28 +55,28 @@ impl<T: TunQueue, U: UdpSocket> InboundThread<T, U> {
         Ok(thread)
     }
 
-    /// Hands the sockets of a path over to the thread: all of them, or none if there is no memory
+    /// Lends the sockets of a path to the thread: all of them, or none if there is no memory
     /// for that, or no thread any more.
-    pub(crate) fn hand_over(&self, path: &Arc<Queues<T, U>>, sockets: &Sockets<U>) -> bool {
+    pub(crate) fn lend(&self, path: &Arc<Queues<T, U>>, sockets: &Sockets<U>) -> bool {
         let number = path.handle().number;
         match &mut *lock(&self.paths) {
             Some(paths) => drop(paths.insert(number, Arc::downgrade(path))),
             None => return false,
         }
-        let handed_over = each(sockets).all(|(socket, descriptor)| {
+        let lent = each(sockets).all(|(socket, descriptor)| {
             let data = Token::Queue(number, descriptor).data();
             epoll::add(&self.epoll, socket.fd(), data, EventFlags::IN).is_ok()
         });
-        if !handed_over {
+        if !lent {
             self.reclaim(number, sockets);
         }
-        handed_over
+        lent
     }
 
     /// Reclaims them.
     pub(crate) fn reclaim(&self, number: u32, sockets: &Sockets<U>) {
         for it in sockets.all() {
-            // Fails for one that was not handed over.
+            // Fails for one that was not lent.
             let _ = epoll::delete(&self.epoll, it.socket.fd());
         }
         if let Some(paths) = &mut *lock(&self.paths) {
@@ -84,7 +84,7 @@ impl<T: TunQueue, U: UdpSocket> InboundThread<T, U> {
         }
     }
 
-    /// The queues with this number, if their sockets are handed over.
+    /// The queues with this number, if their sockets are lent.
     fn path(&self, number: u32) -> Option<Arc<Queues<T, U>>> {
         lock(&self.paths).as_ref()?.get(&number)?.upgrade()
     }
@@ -95,7 +95,7 @@ impl<T: TunQueue, U: UdpSocket> InboundThread<T, U> {
         self.waker.wake();
     }
 
-    /// Processes packets from the sockets that are handed over, until it is asked to end.
+    /// Processes packets from the sockets that are lent, until it is asked to end.
     pub(crate) fn run(&self) -> io::Result<()> {
         let _end = Ends(self);
         // It keeps it: floods are the shard's.

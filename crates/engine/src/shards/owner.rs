@@ -43,7 +43,7 @@ pub(crate) struct OwnedQueues<T, U> {
     /// A socket is full: the TUN waits until it is writable.
     blocked: Option<Blocked>,
     /// Little moves: the inbound path's own thread has the sockets.
-    handed_over: bool,
+    lent: bool,
     /// Something may leave: the TUN queue can be read, or the full socket written.
     ready: bool,
     /// No events of the TUN are waited for.
@@ -80,7 +80,7 @@ impl<T: TunQueue, U: UdpSocket> OwnedQueues<T, U> {
             queues,
             sockets: Arc::new(Sockets::unbound()),
             blocked: None,
-            handed_over: false,
+            lent: false,
             ready: false,
             tun_waits: false,
             awaits_tun: false,
@@ -118,7 +118,7 @@ impl<T: TunQueue, U: UdpSocket> OwnedQueues<T, U> {
 
     /// The shard polls them no longer.
     pub(crate) fn detach(&mut self, resources: &Resources<T, U>) {
-        self.set_handed_over(resources, false);
+        self.set_lent(resources, false);
         // Others may have these open for longer. Errors say that they were never added.
         let epoll = &resources.epoll;
         let _ = epoll::delete(epoll, self.queues.tun.fd());
@@ -189,7 +189,7 @@ impl<T: TunQueue, U: UdpSocket> OwnedQueues<T, U> {
             // A peer is about to move.
             return;
         }
-        self.set_handed_over(resources, false);
+        self.set_lent(resources, false);
         if rx_queues > self.sockets.rx_queues() {
             // The sockets of receive queues are the first on their port: those of slow peers come again.
             self.with_outbound(resources, now, |outbound, _, _| outbound.clear_paths());
@@ -249,7 +249,7 @@ impl<T: TunQueue, U: UdpSocket> OwnedQueues<T, U> {
             });
         }
         if self.queues.is_changing() {
-            self.set_handed_over(resources, false);
+            self.set_lent(resources, false);
             self.go_on_changing(resources, now)?;
         }
         let polled = match std::mem::take(&mut self.ready) {
@@ -336,21 +336,21 @@ impl<T: TunQueue, U: UdpSocket> OwnedQueues<T, U> {
     }
 
     /// Whether the inbound path's own thread has the sockets.
-    pub(crate) fn is_handed_over(&self) -> bool {
-        self.handed_over
+    pub(crate) fn are_lent(&self) -> bool {
+        self.lent
     }
 
-    /// Hands the sockets over to the inbound path's own thread, or reclaims them.
-    pub(crate) fn set_handed_over(&mut self, resources: &Resources<T, U>, handed_over: bool) {
-        if handed_over == self.handed_over {
+    /// Lends the sockets to the inbound path's own thread, or reclaims them.
+    pub(crate) fn set_lent(&mut self, resources: &Resources<T, U>, lent: bool) {
+        if lent == self.lent {
             return;
         }
         let thread = &resources.inbound_thread;
-        if handed_over {
-            self.handed_over = thread.hand_over(&self.queues, &self.sockets);
+        if lent {
+            self.lent = thread.lend(&self.queues, &self.sockets);
         } else {
             thread.reclaim(self.number, &self.sockets);
-            self.handed_over = false;
+            self.lent = false;
         }
         self.change_socket_events(&resources.epoll);
     }
@@ -375,7 +375,7 @@ impl<T: TunQueue, U: UdpSocket> OwnedQueues<T, U> {
             return events;
         };
         let awaits = self.awaits_rx_queues[usize::from(rx_queue) % RX_QUEUES];
-        events.set(EventFlags::IN, !self.handed_over && !awaits);
+        events.set(EventFlags::IN, !self.lent && !awaits);
         let blocks = |blocked: Blocked| rx_queue == 0 && blocked.v6 == v6;
         events.set(EventFlags::OUT, self.blocked.is_some_and(blocks));
         events
@@ -387,7 +387,7 @@ impl<T: TunQueue, U: UdpSocket> OwnedQueues<T, U> {
         let handle = queues.handle();
         handle.ownership.looks();
         if handle.is_paused() {
-            self.set_handed_over(resources, false);
+            self.set_lent(resources, false);
         }
         if std::mem::take(&mut self.awaits_rx_queues) != [false; RX_QUEUES] {
             self.change_socket_events(&resources.epoll);
@@ -399,7 +399,7 @@ impl<T: TunQueue, U: UdpSocket> OwnedQueues<T, U> {
         let sockets = handle.sockets.load_full();
         let replaced = !Arc::ptr_eq(&sockets, &self.sockets);
         if replaced {
-            self.set_handed_over(resources, false);
+            self.set_lent(resources, false);
             for it in self.sockets.all() {
                 epoll::delete(&resources.epoll, it.socket.fd())?;
             }

@@ -23,8 +23,8 @@ use crate::thread::placement::Placement;
 use crate::thread::poll::{Descriptor, MAX_EVENTS, Polled, Role, Token, overwrite_stack};
 use crate::thread::priority::Priority;
 
-/// Interfaces whose sockets are handed over at a time, at most. With more, flows are not sparse.
-const MAX_HANDED_OVER: usize = 16;
+/// Interfaces whose sockets are lent at a time, at most. With more, flows are not sparse.
+const MAX_LENT: usize = 16;
 
 /// A shard and what it alone owns.
 pub(crate) struct Shard<T, U> {
@@ -34,8 +34,8 @@ pub(crate) struct Shard<T, U> {
     queues: HashMap<u32, OwnedQueues<T, U>>,
     resources: Resources<T, U>,
     placement: Placement,
-    /// The numbers of the queues whose sockets are handed over.
-    handed_over: ArrayVec<u32, MAX_HANDED_OVER>,
+    /// The numbers of the queues whose sockets are lent.
+    lent: ArrayVec<u32, MAX_LENT>,
     /// The numbers of those to look at without an event.
     looks_at: Vec<u32>,
 }
@@ -65,7 +65,7 @@ impl<T: TunQueue + 'static, U: UdpSocket + 'static> Shard<T, U> {
             },
             pool,
             placement: Placement::new(),
-            handed_over: ArrayVec::new(),
+            lent: ArrayVec::new(),
             looks_at: Vec::new(),
         })
     }
@@ -142,7 +142,7 @@ impl<T: TunQueue + 'static, U: UdpSocket + 'static> Shard<T, U> {
             }
             self.placement.poll_ended(now);
             priority.poll_ended(now);
-            self.hand_over(&round);
+            self.lend(&round);
             round.clear();
             self.give_away();
         }
@@ -249,8 +249,7 @@ impl<T: TunQueue + 'static, U: UdpSocket + 'static> Shard<T, U> {
     }
 
     fn detach(&mut self, number: u32) {
-        self.handed_over
-            .retain(|handed_over| *handed_over != number);
+        self.lent.retain(|lent| *lent != number);
         if let Some(mut queues) = self.queues.remove(&number) {
             queues.detach(&self.resources);
         }
@@ -272,7 +271,7 @@ impl<T: TunQueue + 'static, U: UdpSocket + 'static> Shard<T, U> {
             let Some(number) = self.queues.keys().next().copied() else {
                 break;
             };
-            self.handed_over.retain(|of| *of != number);
+            self.lent.retain(|of| *of != number);
             if let Some(mut queues) = self.queues.remove(&number) {
                 queues.detach(&self.resources);
                 queues.set_owner(served);
@@ -290,13 +289,13 @@ impl<T: TunQueue + 'static, U: UdpSocket + 'static> Shard<T, U> {
         handle.retires() && handle.load() == 0
     }
 
-    /// While this thread is where the packets of sparse flows come from, it hands over the sockets
+    /// While this thread is where the packets of sparse flows come from, it lends the sockets
     /// of the queues that had something; under load it reclaims all.
-    fn hand_over(&mut self, round: &[u32]) {
+    fn lend(&mut self, round: &[u32]) {
         if !self.placement.follows() {
-            for number in self.handed_over.drain(..) {
+            for number in self.lent.drain(..) {
                 if let Some(queues) = self.queues.get_mut(&number) {
-                    queues.set_handed_over(&self.resources, false);
+                    queues.set_lent(&self.resources, false);
                 }
             }
             return;
@@ -306,12 +305,12 @@ impl<T: TunQueue + 'static, U: UdpSocket + 'static> Shard<T, U> {
                 continue;
             };
             let waits = queues.queues.handle().is_paused() || queues.queues.is_changing();
-            if queues.is_handed_over() || waits || self.handed_over.is_full() {
+            if queues.are_lent() || waits || self.lent.is_full() {
                 continue;
             }
-            queues.set_handed_over(&self.resources, true);
-            if queues.is_handed_over() && !self.handed_over.contains(&number) {
-                self.handed_over.push(number);
+            queues.set_lent(&self.resources, true);
+            if queues.are_lent() && !self.lent.contains(&number) {
+                self.lent.push(number);
             }
         }
     }
