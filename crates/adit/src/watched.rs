@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use adit_ctl::status::{Interface, NoAnswer, PeerRef, Watch};
+use adit_ctl::status::{Interface, NoAnswer, PeerRef, WatchedPeers};
 use adit_ctl::uapi::ClientError;
 
 use crate::quick::is_unserved;
@@ -11,7 +11,7 @@ use crate::show;
 
 /// What is kept of each peer, from look to look: of those that did not change, nobody is told.
 pub(crate) struct Watched<T> {
-    watches: BTreeMap<String, Watch<T>>,
+    watches: BTreeMap<String, WatchedPeers<T>>,
 }
 
 /// An interface as of a look.
@@ -30,7 +30,7 @@ impl<T> Watched<T> {
 
     /// Asks the interface of this name, or all. What could not be asked comes second.
     ///
-    /// `make` is that of [`Watch::look`], with the name of the interface.
+    /// `make` is that of [`WatchedPeers::look`], with the name of the interface.
     pub(crate) fn look(
         &mut self,
         only: Option<&str>,
@@ -58,7 +58,7 @@ impl<T> Watched<T> {
         make: &mut dyn FnMut(&PeerRef<'_>, Option<&T>) -> T,
     ) -> Result<Look<T>, ClientError> {
         let watch = self.watches.entry(name.to_owned());
-        let watch = watch.or_insert_with(|| Watch::new(name));
+        let watch = watch.or_insert_with(|| WatchedPeers::new(name));
         let (interface, peers) = match watch.look(make).map_err(ClientError::from) {
             Ok(interface) => (interface, Some(watch.peers().to_vec())),
             // It would not answer otherwise, either.

@@ -5,26 +5,26 @@
 //! seconds since the Unix epoch. Fields may be added under the same `schema`; their removal or a
 //! change of their meaning makes it 2.
 
-mod borrowed;
+mod peer_changes;
+mod peer_json;
+mod peer_ref;
 mod protocol;
 mod render;
 mod server;
 mod shared;
-mod told;
-mod watch;
 mod wg;
 
 #[cfg(test)]
 mod tests;
 
-pub use borrowed::{FailureRef, PeerRef, Text};
 pub use events::{EVENT_SCHEMA, Event, EventKind, Events};
+pub use peer_changes::WatchedPeers;
+use peer_json::NamedPeer;
+pub use peer_ref::{FailureRef, PeerRef, Text};
 pub use protocol::DIR;
 pub use render::{Colour, render, render_engine, render_interface};
 pub use server::{Probe, Server, document, fetch, fetch_in, listen, probe, probe_in};
 pub use shared::Report;
-use told::NamedPeer;
-pub use watch::Watch;
 pub use wg::{Field, print_field};
 
 use std::collections::BTreeMap;

@@ -2,11 +2,11 @@
 //! JSON, and the connection ends; so does, a moment later, a client that writes nothing, as older
 //! ones do. A client that writes `events` gets a line of JSON for each [`Event`] from then on. One
 //! that writes `watch` gets what changed since it wrote that last, and may write it again: see
-//! [`Watch`]. One that writes `handshake` and a public key in base64 has a handshake with that peer begin, if it
+//! [`WatchedPeers`]. One that writes `handshake` and a public key in base64 has a handshake with that peer begin, if it
 //! runs as root or as the server does, and gets a [`Probe`].
 //!
 //! [`Event`]: super::Event
-//! [`Watch`]: super::Watch
+//! [`WatchedPeers`]: super::WatchedPeers
 //!
 //! The socket stands outside the UAPI's directory, where every socket counts as an interface. The
 //! report has no secrets.
@@ -24,8 +24,8 @@ use adit_proto::memory::can_allocate;
 use serde::{Deserialize, Serialize};
 
 use super::events::{Events, Listener};
+use super::peer_changes::{Head, SentPeers};
 use super::shared::{Report, Reports};
-use super::watch::{Head, Told};
 use super::{Interface, SCHEMA, StatusReport};
 use crate::keys;
 use crate::origin::Origin;
@@ -94,7 +94,7 @@ impl Server {
                 request: Vec::new(),
                 is_starved: false,
                 listener: None,
-                told: None,
+                sent: None,
                 telling: None,
             })
         };
@@ -142,7 +142,7 @@ struct Reception {
     /// Present once it asked for events.
     listener: Option<Listener>,
     /// Present once it asked for changes, with the report that it was told last.
-    told: Option<(Told, Weak<Report>)>,
+    sent: Option<(SentPeers, Weak<Report>)>,
     /// Present while it has not got the whole status.
     telling: Option<Telling>,
 }
@@ -186,10 +186,10 @@ impl Reception {
         };
         out.extend(&serde_json::to_vec(&Head::new(report.head())).unwrap_or_default());
         out.extend(b"\n");
-        let (told, last) = self.told.get_or_insert_default();
+        let (sent, last) = self.sent.get_or_insert_default();
         if Weak::ptr_eq(last, &Arc::downgrade(&report)) {
             let mut lines = Vec::new();
-            told.tell_the_same(&mut lines);
+            sent.write_unchanged(&mut lines);
             out.extend(&lines);
             return true;
         }
@@ -204,15 +204,15 @@ impl Reception {
 }
 
 impl Telling {
-    /// Appends some peers, or what changed since they were `told`. False: that was all.
-    fn go_on(&mut self, told: Option<&mut Told>, out: &mut Zeroized) -> bool {
+    /// Appends some peers, or what changed since they were `sent`. False: that was all.
+    fn go_on(&mut self, sent: Option<&mut SentPeers>, out: &mut Zeroized) -> bool {
         let mut piece = Vec::with_capacity(PIECE + (PIECE >> 2));
         let report = Arc::clone(&self.report);
         let is_first = self.next == 0;
         let peers = report.peers_from(self.next);
         let mut peers = peers.inspect(|_| self.next += 1);
-        let goes_on = match told {
-            Some(told) => told.tell(&mut peers, &mut piece),
+        let goes_on = match sent {
+            Some(sent) => sent.write_changes(&mut peers, &mut piece),
             None => tell_all(&mut peers, is_first, &mut piece),
         };
         if !goes_on {
@@ -285,7 +285,7 @@ impl Talk for Reception {
         match &*std::mem::take(&mut self.request) {
             _ if std::mem::take(&mut self.is_starved) => out.extend(NO_REPORT),
             b"watch" => return self.tell_changes(out),
-            b"status" if self.told.is_none() => self.tell_status(out),
+            b"status" if self.sent.is_none() => self.tell_status(out),
             b"events" => {
                 let listener = self.events.listen();
                 out.extend(&listener.greeting());
@@ -314,14 +314,14 @@ impl Talk for Reception {
             return out.extend(NO_REPORT);
         }
         if let Some(telling) = &mut self.telling
-            && !telling.go_on(self.told.as_mut().map(|(told, _)| told), out)
+            && !telling.go_on(self.sent.as_mut().map(|(sent, _)| sent), out)
         {
             self.telling = None;
         }
     }
 
     fn end(&mut self, out: &mut Zeroized) {
-        if self.listener.is_none() && self.told.is_none() && self.request.is_empty() {
+        if self.listener.is_none() && self.sent.is_none() && self.request.is_empty() {
             self.tell_status(out);
         }
     }
@@ -344,7 +344,7 @@ impl Talk for Reception {
             // It misses events, and nobody waits for it.
             _ if self.listener.is_some() => None,
             true => Some(STALL),
-            false if self.told.is_some() => None,
+            false if self.sent.is_some() => None,
             false => Some(UNDECIDED),
         }
     }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use adit_proto::config::{PeerStatus, PublicKey};
 
-use super::told::NamedPeer;
+use super::peer_json::NamedPeer;
 use super::{Interface, StatusReport};
 use crate::origin::Origin;
 use crate::socket::{Poker, STALL};

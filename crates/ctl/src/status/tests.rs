@@ -265,7 +265,7 @@ fn all_that_a_status_says_can_be_printed() {
             let answer = format!("{head}\n{{\"end\":0}}\n");
             stream.get_mut().write_all(answer.as_bytes()).unwrap();
         });
-        let watched = Watch::<()>::new_in(&dir.0, "wg0").look(&mut |_, _| ());
+        let watched = WatchedPeers::<()>::new_in(&dir.0, "wg0").look(&mut |_, _| ());
         assert_eq!(serde_json::to_value(watched.unwrap()).unwrap(), read);
         // And as metrics read a peer.
         let hostile = hostile["interfaces"][0]["peers"][1].to_string();

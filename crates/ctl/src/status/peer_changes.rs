@@ -1,13 +1,13 @@
-//! A status that is asked for again and again: `watch` on the status socket, both ends of it.
+//! Changes of peers, for a client that asks again and again: `watch` on the status socket, both ends of it.
 //!
 //! A client writes `watch` and a line end, reads the answer, and writes `watch` again on the same
 //! connection when it wants to know how things are by then. An answer is lines of JSON. The first is
 //! `{"watch":1,"status":…}` with a [`StatusReport`] without peers. The next ones change the list of
-//! peers that the client was told before on this connection, from its beginning on; it was empty:
+//! peers that the client was sent before on this connection, from its beginning on; it was empty:
 //!
 //! | line | meaning |
 //! |---|---|
-//! | `{"same":N}` | the next N peers are as they were told |
+//! | `{"same":N}` | the next N peers are as they were sent |
 //! | `{"changed":PEER}` | the next one is now this |
 //! | `{"gone":N}` | the next N are there no more |
 //! | `{"added":PEER}` | all of the list have had their turn; this one is behind them |
@@ -34,7 +34,7 @@ use crate::text::Clean;
 use crate::uapi::PATIENCE;
 
 #[cfg(test)]
-#[path = "watch_tests.rs"]
+#[path = "peer_changes_tests.rs"]
 mod tests;
 
 /// Version of the answers. Lines and fields may be added under the same version to what a client may
@@ -66,45 +66,45 @@ enum Line<P> {
     End(usize),
 }
 
-/// What a client was told of a peer: the beginning of its key, and a hash of all fields.
+/// What a client was sent of a peer: the beginning of its key, and a hash of all fields.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Print {
+struct Fingerprint {
     key: [u8; 4],
     content: [u8; 8],
 }
 
-/// What a client was told of all peers, and how far the answer that it is being given has come.
+/// What a client was sent of all peers, and how far the answer that it is being given has come.
 #[derive(Default)]
-pub(super) struct Told {
+pub(super) struct SentPeers {
     hashed_by: RandomState,
-    prints: Vec<Print>,
+    fingerprints: Vec<Fingerprint>,
     /// Those before have had their turn.
     next: usize,
     /// Those that are there stand before: never more than had their turn.
     kept: usize,
 }
 
-impl Told {
-    fn print<S: Borrow<PeerStatus>>(&self, peer: &NamedPeer<S>) -> Print {
+impl SentPeers {
+    fn fingerprint<S: Borrow<PeerStatus>>(&self, peer: &NamedPeer<S>) -> Fingerprint {
         let [a, b, c, d, ..] = peer.status.borrow().public_key.0;
-        Print {
+        Fingerprint {
             key: [a, b, c, d],
             content: self.hashed_by.hash_one(peer).to_ne_bytes(),
         }
     }
 
-    /// Appends the lines about peers of which this client was told all, as they are.
-    pub(super) fn tell_the_same(&self, out: &mut Vec<u8>) {
-        push_count(out, Line::Same, &mut self.prints.len());
-        push(out, &Line::<()>::End(self.prints.len()));
+    /// Appends the lines about peers of which this client was sent all, unchanged.
+    pub(super) fn write_unchanged(&self, out: &mut Vec<u8>) {
+        push_count(out, Line::Same, &mut self.fingerprints.len());
+        push(out, &Line::<()>::End(self.fingerprints.len()));
     }
 
     /// Appends some of the lines about `peers`, the rest of those that there are, to `out`, which is
     /// empty. False: that was all.
     ///
-    /// Peers are added at the end. One that is told before those that it stood behind counts as
+    /// Peers are added at the end. One that is sent before those that it stood behind counts as
     /// added, and those as gone.
-    pub(super) fn tell<S: Borrow<PeerStatus>>(
+    pub(super) fn write_changes<S: Borrow<PeerStatus>>(
         &mut self,
         peers: &mut dyn Iterator<Item = NamedPeer<S>>,
         out: &mut Vec<u8>,
@@ -113,39 +113,39 @@ impl Told {
         while out.len() < PIECE {
             let Some(peer) = peers.next() else {
                 push_count(out, Line::Same, &mut same);
-                let mut gone = self.prints.len() - self.next;
+                let mut gone = self.fingerprints.len() - self.next;
                 push_count(out, Line::Gone, &mut gone);
                 push(out, &Line::<()>::End(self.kept));
-                self.prints.truncate(self.kept);
-                self.prints.shrink_to(2 * self.kept);
+                self.fingerprints.truncate(self.kept);
+                self.fingerprints.shrink_to(2 * self.kept);
                 (self.next, self.kept) = (0, 0);
                 return false;
             };
-            let print = self.print(&peer);
-            let rest = &self.prints[self.next..];
+            let fingerprint = self.fingerprint(&peer);
+            let rest = &self.fingerprints[self.next..];
             let mut gone =
-                (rest.iter().position(|told| told.key == print.key)).unwrap_or(rest.len());
+                (rest.iter().position(|sent| sent.key == fingerprint.key)).unwrap_or(rest.len());
             let before = rest.get(gone).copied();
-            if before == Some(print) && gone == 0 {
+            if before == Some(fingerprint) && gone == 0 {
                 same += 1;
             } else {
                 push_count(out, Line::Same, &mut same);
                 self.next += gone;
                 push_count(out, Line::Gone, &mut gone);
                 match before {
-                    Some(told) if told == print => same = 1,
+                    Some(sent) if sent == fingerprint => same = 1,
                     Some(_) => push(out, &Line::Changed(&peer)),
                     None => push(out, &Line::Added(&peer)),
                 }
             }
-            match self.prints.get_mut(self.kept) {
-                Some(place) => *place = print,
-                None => self.prints.push(print),
+            match self.fingerprints.get_mut(self.kept) {
+                Some(place) => *place = fingerprint,
+                None => self.fingerprints.push(fingerprint),
             }
             self.kept += 1;
             self.next = match before {
                 Some(_) => self.next + 1,
-                None => self.prints.len(),
+                None => self.fingerprints.len(),
             };
         }
         push_count(out, Line::Same, &mut same);
@@ -170,9 +170,9 @@ fn push<P: Serialize>(out: &mut Vec<u8>, line: &Line<P>) {
 /// The other end: the peers of one interface as they were at the last look, and what is kept of each.
 ///
 /// They are shared, so that whoever shows them does so at leisure, and without a copy.
-pub struct Watch<T> {
+pub struct WatchedPeers<T> {
     path: PathBuf,
-    /// Present while `peers` are what it told.
+    /// Present while `peers` are what it sent.
     connection: Option<Lines<UnixStream>>,
     peers: Vec<Arc<T>>,
 }
@@ -186,7 +186,7 @@ struct Lines<R> {
 /// What is kept of a peer, which may have been there before.
 type Make<'m, T> = dyn FnMut(&PeerRef<'_>, Option<&T>) -> T + 'm;
 
-impl<T> Watch<T> {
+impl<T> WatchedPeers<T> {
     /// Of the interface `name`, at `/run/adit/NAME.sock`. Nothing is asked yet.
     pub fn new(name: &str) -> Self {
         Self::new_in(Path::new(DIR), name)
@@ -263,7 +263,7 @@ impl<R: Read> Lines<R> {
     /// Does to the peers what the rest of an answer says.
     fn change<T>(&mut self, peers: &mut Vec<Arc<T>>, make: &mut Make<'_, T>) -> io::Result<()> {
         let wrong = || io::Error::from(io::ErrorKind::InvalidData);
-        // As in `Told`.
+        // As in `SentPeers`.
         let (mut next, mut kept, all) = (0_usize, 0, peers.len());
         let left = |next, count| {
             (count <= all - next)

@@ -51,7 +51,7 @@ fn texts(peers: &[Arc<String>]) -> Vec<String> {
 /// Both ends, and the lines between them.
 #[derive(Default)]
 struct Pair {
-    told: Told,
+    sent: SentPeers,
     peers: Vec<Arc<String>>,
     lines: Vec<String>,
 }
@@ -60,7 +60,7 @@ impl Pair {
     fn look(&mut self, peers: &[NamedPeer]) -> Vec<String> {
         let mut peers = copies(peers).into_iter();
         let (mut answer, mut piece) = (Vec::new(), Vec::new());
-        while self.told.tell(&mut peers, &mut piece) {
+        while self.sent.write_changes(&mut peers, &mut piece) {
             assert!(!piece.is_empty());
             answer.append(&mut piece);
         }
@@ -121,13 +121,13 @@ enum Step {
 #[test]
 fn what_was_told_last_is_told_as_the_same() {
     for count in [0, 1, 70] {
-        let (mut told, mut out) = (Told::default(), Vec::new());
+        let (mut sent, mut out) = (SentPeers::default(), Vec::new());
         let peers: Vec<NamedPeer> = (0..count).map(named).collect();
-        while told.tell(&mut copies(&peers).into_iter(), &mut out) {}
+        while sent.write_changes(&mut copies(&peers).into_iter(), &mut out) {}
         out.clear();
-        while told.tell(&mut copies(&peers).into_iter(), &mut out) {}
+        while sent.write_changes(&mut copies(&peers).into_iter(), &mut out) {}
         let mut same = Vec::new();
-        told.tell_the_same(&mut same);
+        sent.write_unchanged(&mut same);
         assert_eq!(out, same);
     }
 }
@@ -294,8 +294,8 @@ fn a_watcher_stays_connected_and_survives_a_new_process() {
             .unwrap()
     };
     let serving = serve();
-    let mut watch = Watch::new_in(&dir, "wg0");
-    let look = |watch: &mut Watch<String>| {
+    let mut watch = WatchedPeers::new_in(&dir, "wg0");
+    let look = |watch: &mut WatchedPeers<String>| {
         let mut made = Vec::new();
         let make = &mut |peer: &PeerRef<'_>, before: Option<&String>| {
             made.push(before.cloned());
@@ -337,7 +337,7 @@ fn an_older_server_gives_no_such_answer() {
         &whole,
         "",
     ] {
-        let mut watch = Watch::<String>::new_in(&dir, "wg0");
+        let mut watch = WatchedPeers::<String>::new_in(&dir, "wg0");
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 let (mut stream, _) = listener.accept().unwrap();

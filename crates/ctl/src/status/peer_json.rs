@@ -12,7 +12,7 @@ use serde::ser::{Serialize, SerializeStruct, Serializer};
 
 use crate::keys::BASE64_LEN;
 
-/// What the status socket tells of a peer. Its preshared key is not among it.
+/// A peer, as the status socket writes it. Its preshared key is not among it.
 pub(super) struct NamedPeer<S = PeerStatus> {
     /// What the device knows.
     pub(super) status: S,
