@@ -89,7 +89,7 @@ unit:
 	cargo test -p adit --bins --locked
 	cargo test --manifest-path bench/Cargo.toml --bins --locked
 
-# What shards and the control thread tell each other, and the gates of queues, in every interleaving. Nothing else is built with this flag.
+# What shards and the control thread tell each other, and the order of queues, in every interleaving. Nothing else is built with this flag.
 loom: export CARGO_PROFILE_RELEASE_LTO = off
 loom: export CARGO_PROFILE_RELEASE_CODEGEN_UNITS = 16
 loom: export CARGO_PROFILE_RELEASE_DEBUG = false
