@@ -11,7 +11,7 @@ use crate::control::thread::{ControlMailbox, ControlThread};
 use crate::control::{Control, memory};
 use crate::host::platform::Platform;
 use crate::interface::Interface;
-use crate::shards::help::Load;
+use crate::shards::help::CpuLoad;
 use crate::shards::mailbox::ShardMailbox;
 use crate::shards::owner::OwnedQueues;
 use crate::shards::queues::Queues;
@@ -27,7 +27,7 @@ use crate::thread::random::random;
 /// Opens what the engine will read of the host, in a process that will not be able to open a file.
 pub fn open_host_files() {
     memory::open();
-    Load::open();
+    CpuLoad::open();
 }
 
 /// The threads that run interfaces: shards, a thread for sparse flows, and the control thread. They

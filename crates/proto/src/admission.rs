@@ -38,13 +38,13 @@ use crate::wire::{COOKIE_REPLY_LEN, Message};
 /// Decides which handshake messages of a device are looked at; shards and the control thread share
 /// it.
 pub struct Admission {
-    state: Mutex<State>,
+    state: Mutex<AdmissionState>,
     /// The device is under load until then, in nanoseconds.
     loaded_until: AtomicU64,
     screened: Counters,
 }
 
-struct State {
+struct AdmissionState {
     checker: Checker,
     /// What was proven, by address, and by address and port.
     by_host: Limiter<Source>,
@@ -113,7 +113,7 @@ struct Counters {
 impl Admission {
     pub(crate) fn new() -> Self {
         Self {
-            state: Mutex::new(State {
+            state: Mutex::new(AdmissionState {
                 checker: Checker::new(&PublicKey([0; 32]), &[0; 32]),
                 by_host: Limiter::default(),
                 by_port: Limiter::default(),
@@ -299,7 +299,7 @@ impl Admission {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, AdmissionState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -318,7 +318,7 @@ enum Place {
     Beyond,
 }
 
-impl State {
+impl AdmissionState {
     fn place(&self, now: Time, from: SocketAddr, room: Room) -> Option<Place> {
         let port = self.by_port.may_allow(now, from);
         if port && self.by_host.may_allow(now, Source::of(from.ip())) {

@@ -21,16 +21,16 @@ pub(super) struct NamedPeer<S = PeerStatus> {
 }
 
 /// As text, without a string.
-struct Text<T>(T);
+struct DisplayText<T>(T);
 
-impl<T: Display> Serialize for Text<T> {
+impl<T: Display> Serialize for DisplayText<T> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(&self.0)
     }
 }
 
 #[derive(serde::Serialize)]
-struct Failure {
+struct FailureJson {
     at: u64,
     reason: &'static str,
 }
@@ -53,7 +53,7 @@ impl<B: Borrow<PeerStatus>> Serialize for NamedPeer<B> {
             "has_preshared_key",
             &preshared.is_some_and(|key| !key.is_zero()),
         )?;
-        peer.serialize_field("endpoint", &status.endpoint.map(Text))?;
+        peer.serialize_field("endpoint", &status.endpoint.map(DisplayText))?;
         peer.serialize_field("allowed_ips", &Blocks(status))?;
         let handshake = status.last_handshake.map(|at| at.as_secs());
         peer.serialize_field("latest_handshake", &handshake)?;
@@ -65,7 +65,7 @@ impl<B: Borrow<PeerStatus>> Serialize for NamedPeer<B> {
             peer.serialize_field("unanswered", &handshakes.unanswered)?;
             if let Some(failure) = handshakes.last_failure {
                 let (at, reason) = (failure.at.as_secs(), failure.reason.name());
-                peer.serialize_field("last_failure", &Failure { at, reason })?;
+                peer.serialize_field("last_failure", &FailureJson { at, reason })?;
             }
             if let Some(latency) = handshakes.latency {
                 let latency = u64::try_from(latency.as_micros()).unwrap_or(u64::MAX);
@@ -129,7 +129,7 @@ struct Blocks<'a>(&'a PeerStatus);
 
 impl Serialize for Blocks<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_seq(self.0.allowed_ips.iter().map(Text))
+        serializer.collect_seq(self.0.allowed_ips.iter().map(DisplayText))
     }
 }
 

@@ -14,7 +14,7 @@ use crate::control::probes::PROBES_WAITING;
 use crate::host::platform::Platform;
 use crate::shared::event::Event;
 use crate::shared::handles::ShardCommand;
-use crate::shared::rate_limited_log::{Incident, Line};
+use crate::shared::rate_limited_log::{Incident, LogLine};
 use crate::thread::clock;
 use crate::thread::poll::overwrite_stack;
 
@@ -170,7 +170,7 @@ impl<H: Platform> Control<H> {
     pub(super) fn tell(&self) {
         let log = &self.common.log;
         for mut line in log.take_due(clock::now()) {
-            if let Line::Of(Incident::Icmp { peer, error }, _) = &mut line {
+            if let LogLine::Of(Incident::Icmp { peer, error }, _) = &mut line {
                 let named =
                     |peer: &&Arc<Peer>| peer.endpoint().is_some_and(|to| to.addr == error.to);
                 let found = self.device.peers().take(PEERS_SEARCHED).find(named);
@@ -181,8 +181,8 @@ impl<H: Platform> Control<H> {
             }
             if log.is_heard() {
                 self.platform.tell(&match line {
-                    Line::Of(incident, times) => Event::Incident { incident, times },
-                    Line::Others(count) => Event::Others { count },
+                    LogLine::Of(incident, times) => Event::Incident { incident, times },
+                    LogLine::Others(count) => Event::Others { count },
                 });
             }
         }

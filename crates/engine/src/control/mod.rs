@@ -25,7 +25,7 @@ use rustix::time::{
 };
 
 use crate::host::platform::{Platform, TunDrops};
-use crate::shared::common::{Common, Part};
+use crate::shared::common::{Common, EndGuard};
 use crate::shared::error::CommandError;
 use crate::shared::mailbox::{Command, SetAnswer};
 use crate::shared::sockets::{RxQueueSocket, Sockets};
@@ -104,7 +104,7 @@ pub(crate) struct Control<H: Platform> {
     is_unwatched: bool,
     /// Another process has what this one had, or is to give it: nothing happens until it resumes.
     is_paused: bool,
-    _part: Part<H::Socket>,
+    _end_guard: EndGuard<H::Socket>,
 }
 
 impl<H: Platform> Control<H> {
@@ -164,7 +164,7 @@ impl<H: Platform> Control<H> {
             wakeups: epoll::create(epoll::CreateFlags::CLOEXEC)?,
             is_unwatched: true,
             is_paused: false,
-            _part: Part::new(&common),
+            _end_guard: EndGuard::new(&common),
             common,
         })
     }

@@ -36,9 +36,9 @@ pub struct MemPlatform<U = MemUdp> {
 /// The other end of a [`MemPlatform`], at which a test changes what is around the engine. Clones
 /// are the same end.
 #[derive(Clone)]
-pub struct PlatformEnd(Arc<State>);
+pub struct PlatformEnd(Arc<MemState>);
 
-struct State {
+struct MemState {
     changed: Waker,
     now: Mutex<PlatformEvent>,
     is_stale: Mutex<IsStale>,
@@ -59,7 +59,7 @@ impl MemPlatform {
     ///
     /// Those of eventfd(2), as when there are no further descriptors.
     pub fn new(network: &Network, addr: SocketAddr) -> io::Result<Self> {
-        let state = State {
+        let state = MemState {
             changed: Waker::new()?,
             now: Mutex::new(PlatformEvent {
                 up: true,

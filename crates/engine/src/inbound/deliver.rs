@@ -11,7 +11,7 @@ use adit_offload::{Coalescer, Merged, Span, VNET_HDR_LEN};
 use adit_proto::{DropReason, PassedKind, Peer, Time};
 use arrayvec::ArrayVec;
 
-use crate::inbound::{Context, InboundBatch, Run, narrow};
+use crate::inbound::{Context, InboundBatch, SessionRun, narrow};
 use crate::shared::common::Common;
 use crate::shared::rate_limited_log::Incident;
 use crate::thread::priority;
@@ -70,7 +70,7 @@ impl Delivery {
             runs,
             ..
         } = batch;
-        for Run {
+        for SessionRun {
             message,
             peer,
             packets: range,

@@ -41,10 +41,10 @@ const MAX_JOBS: usize = 256;
 #[derive(Default)]
 pub(crate) struct InboundBatch {
     received: RecvBatch,
-    packets: Vec<Packet>,
+    packets: Vec<DataPacket>,
     /// Which packets are authentic and no replays: of all that are open.
     accepted: Vec<bool>,
-    runs: Vec<Run>,
+    runs: Vec<SessionRun>,
     /// Stage 5 is over.
     is_committed: bool,
 }
@@ -137,7 +137,7 @@ impl<T, U> Clone for Context<'_, T, U> {
 impl<T, U> Copy for Context<'_, T, U> {}
 
 /// Consecutive datagrams of one message for one session.
-struct Run {
+struct SessionRun {
     message: usize,
     peer: Arc<Peer>,
     session: Arc<Session>,
@@ -145,7 +145,7 @@ struct Run {
 }
 
 /// One data message.
-struct Packet {
+struct DataPacket {
     /// Where its ciphertext, then its plaintext, starts in the message.
     start: usize,
     /// Length of ciphertext and tag.
@@ -250,7 +250,7 @@ impl InboundBatch {
                             }
                         }
                         last = Some(receiver);
-                        self.runs.push(Run {
+                        self.runs.push(SessionRun {
                             message: index,
                             peer: found.peer,
                             session: found.session,
@@ -260,7 +260,7 @@ impl InboundBatch {
                 }
                 match self.runs.last_mut() {
                     Some(run) if last.is_some() => {
-                        self.packets.push(Packet {
+                        self.packets.push(DataPacket {
                             start: offset + DataHeader::LEN,
                             len: datagram.len() - DataHeader::LEN,
                             counter,
@@ -390,11 +390,11 @@ impl InboundBatch {
         }: Context<'_, T, U>,
     ) {
         let mut all_work = 0;
-        let is_same = |a: &Run, b: &Run| Arc::ptr_eq(&a.session, &b.session);
+        let is_same = |a: &SessionRun, b: &SessionRun| Arc::ptr_eq(&a.session, &b.session);
         for runs in self.runs.chunk_by(is_same) {
             let (mut count, mut bytes) = (0, 0);
             let (mut from, mut data) = (None, false);
-            let Run { peer, session, .. } = &runs[0];
+            let SessionRun { peer, session, .. } = &runs[0];
             let mut window = session.window();
             for run in runs {
                 let accepted = &mut self.accepted[run.packets.clone()];

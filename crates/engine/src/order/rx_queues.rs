@@ -43,7 +43,7 @@ const LEAST_COUNTED: u64 = 768;
 /// flow shard of one. Each has up to `N` commit locks.
 pub(crate) struct RxQueues<S, B, const N: usize = 1> {
     all: [RxQueue<S, B, N>; RX_QUEUES],
-    state: Mutex<State>,
+    state: Mutex<OrderState>,
     /// A change is under way.
     is_changing: AtomicBool,
 }
@@ -70,10 +70,10 @@ impl<S> Taking<S> {
 }
 
 #[derive(Default)]
-struct State {
+struct OrderState {
     /// Nothing is taken from any receive queue, but from one that another one waits for.
     is_closed: bool,
-    change: Option<Change>,
+    change: Option<RxQueueChange>,
     /// What the head of each receive queue waits for.
     waits: [Option<Wait>; RX_QUEUES],
 }
@@ -97,7 +97,7 @@ pub(crate) enum Turn {
 }
 
 /// A change of the number of receive queues, or a wait for one of them.
-struct Change {
+struct RxQueueChange {
     /// The receive queues that peers leave, and those that they move to.
     left: Range<usize>,
     held: Range<usize>,
@@ -136,7 +136,7 @@ impl<S, B, const N: usize> RxQueues<S, B, N> {
         };
         Self {
             all: std::array::from_fn(|_| RxQueue(OrderedQueue::new(taking(), [(); N]))),
-            state: Mutex::new(State::default()),
+            state: Mutex::new(OrderState::default()),
             is_changing: AtomicBool::new(false),
         }
     }
@@ -199,11 +199,11 @@ impl<S, B, const N: usize> RxQueues<S, B, N> {
     }
 
     /// Begins to wait for what the next head has to wait for.
-    fn begin_wait(&self, state: &mut State) {
+    fn begin_wait(&self, state: &mut OrderState) {
         let waits = state.waits.iter().enumerate();
         let mut waits = waits.filter_map(|(rx_queue, wait)| Some((rx_queue, wait.as_ref()?)));
         let next = waits.find(|(_, wait)| !wait.is_over);
-        state.change = next.map(|(rx_queue, wait)| Change {
+        state.change = next.map(|(rx_queue, wait)| RxQueueChange {
             left: wait.from..wait.from + 1,
             held: 0..0,
             graces: Vec::new(),
@@ -243,7 +243,7 @@ impl<S, B, const N: usize> RxQueues<S, B, N> {
             return false;
         };
         self.is_changing.store(true, Ordering::Relaxed);
-        state.change = Some(Change {
+        state.change = Some(RxQueueChange {
             left,
             held,
             graces,

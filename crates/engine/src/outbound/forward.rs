@@ -129,7 +129,7 @@ impl<U: UdpSocket> Forwarder<U> {
 
     /// Stages 2 to 4 for frames of a flow shard, as [`Self::forward_all`] does for those of a whole batch.
     pub(crate) fn forward_rest(&mut self, context: Context<'_, U>, rest: &mut Rest) {
-        let mut trains = Trains::default();
+        let mut trains = OpenTrains::default();
         let routes = context.common.proto.routes();
         let mut forwarded = 0;
         for bytes in &*rest {
@@ -149,7 +149,7 @@ impl<U: UdpSocket> Forwarder<U> {
     /// Stages 2 to 4 for the frames that are left, until none is or a full socket leaves no buffer
     /// for the next.
     pub(crate) fn forward_all(&mut self, context: Context<'_, U>, frames: &FrameBatch) {
-        let mut trains = Trains::default();
+        let mut trains = OpenTrains::default();
         let routes = context.common.proto.routes();
         while self.sender.has_room(context)
             && let Some(BatchFrame { bytes, peer }) = frames.next_frame()
@@ -167,7 +167,7 @@ impl<U: UdpSocket> Forwarder<U> {
     /// Stages 2 to 4 for one frame.
     fn forward<'a, 'r>(
         &mut self,
-        trains: &mut Trains<'a>,
+        trains: &mut OpenTrains<'a>,
         context: Context<'_, U>,
         bytes: &'a [u8],
         route: impl FnOnce(&Frame<'a>) -> Option<&'r Arc<Peer>>,
@@ -208,14 +208,14 @@ impl<U: UdpSocket> Forwarder<U> {
     }
 
     /// Hands the trains that are sealed to the sender.
-    fn send(&mut self, context: Context<'_, U>, trains: &mut Trains<'_>) {
+    fn send(&mut self, context: Context<'_, U>, trains: &mut OpenTrains<'_>) {
         for train in trains.sealed.drain(..) {
             self.sender.take(context, train);
         }
     }
 
     /// Seals all trains and hands them to the sender.
-    fn send_all(&mut self, context: Context<'_, U>, trains: &mut Trains<'_>) {
+    fn send_all(&mut self, context: Context<'_, U>, trains: &mut OpenTrains<'_>) {
         trains.close_all(context);
         self.send(context, trains);
     }
@@ -223,7 +223,7 @@ impl<U: UdpSocket> Forwarder<U> {
     /// Sends the frames that waited for a session. A socket that is full now loses them.
     pub(crate) fn send_staged(&mut self, context: Context<'_, U>, peer: &Arc<Peer>) {
         let frames = self.staged.take(peer.id());
-        let mut trains = Trains::default();
+        let mut trains = OpenTrains::default();
         for bytes in &frames {
             // Frames were parsed before they were staged.
             let Ok(frame) = Frame::parse(bytes) else {
@@ -288,13 +288,13 @@ impl<U: UdpSocket> Forwarder<U> {
 /// The trains that frames of one poll are appended to. A peer has at most one of them for each second
 /// flow shard: its flows stay in order.
 #[derive(Default)]
-pub(crate) struct Trains<'a> {
+pub(crate) struct OpenTrains<'a> {
     open: ArrayVec<OpenTrain<'a>, MAX_OPEN>,
     /// Those that are closed, in this order, to be sent.
     pub(super) sealed: ArrayVec<SealedTrain, MAX_SEALED>,
 }
 
-impl<'a> Trains<'a> {
+impl<'a> OpenTrains<'a> {
     /// Stages 3 and 4 for one frame.
     pub(super) fn append<U>(
         &mut self,

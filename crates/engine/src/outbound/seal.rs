@@ -12,7 +12,7 @@ use zeroize::Zeroizing;
 use crate::order::flow_shards::flow_shard_between;
 use crate::outbound::batch::{OutboundBatch, Rest};
 use crate::outbound::context::Context;
-use crate::outbound::forward::{NotAppended, Trains};
+use crate::outbound::forward::{NotAppended, OpenTrains};
 use crate::outbound::sender::MAX_READY;
 use crate::outbound::train::SealedTrain;
 
@@ -25,7 +25,7 @@ impl OutboundBatch {
     pub(super) fn seal<U: UdpSocket>(&mut self, context: Context<'_, U>) -> usize {
         let drops = &context.common.queues.drops;
         let routes = context.common.proto.routes();
-        let mut trains = Trains::default();
+        let mut trains = OpenTrains::default();
         let mut sealed = Sealed {
             trains: std::slice::from_mut(&mut self.sealed),
             count: 0,
@@ -66,7 +66,7 @@ impl OutboundBatch {
     ) -> (ArrayVec<(VecDeque<SealedTrain>, Rest), FLOW_SHARDS>, usize) {
         let drops = &context.common.queues.drops;
         let routes = context.common.proto.routes();
-        let mut trains = Trains::default();
+        let mut trains = OpenTrains::default();
         let mut by_flow_shard: [VecDeque<SealedTrain>; FLOW_SHARDS] = Default::default();
         let mut sealed = Sealed {
             trains: &mut by_flow_shard,
@@ -134,7 +134,7 @@ impl Sealed<'_> {
     /// Stages 3 and 4 for one frame.
     fn append<'b, U>(
         &mut self,
-        trains: &mut Trains<'b>,
+        trains: &mut OpenTrains<'b>,
         context: Context<'_, U>,
         (peer, flow_shard): (&Arc<Peer>, usize),
         frame: &Frame<'b>,
@@ -151,7 +151,7 @@ impl Sealed<'_> {
     }
 
     /// Takes the trains that are sealed.
-    fn take(&mut self, trains: &mut Trains<'_>) {
+    fn take(&mut self, trains: &mut OpenTrains<'_>) {
         for train in trains.sealed.drain(..) {
             self.count += 1;
             self.trains[train.flow_shard].push_back(train);

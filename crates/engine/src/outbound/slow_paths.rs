@@ -65,10 +65,10 @@ pub(crate) struct Paths<U> {
     /// Some peer has a socket: as long as none has, nobody waits for the lock.
     has_any: AtomicBool,
     is_untidy: AtomicBool,
-    state: Mutex<State<U>>,
+    state: Mutex<PathsState<U>>,
 }
 
-struct State<U> {
+struct PathsState<U> {
     own: HashMap<u32, Path<U>>,
     /// How many times [`SEND_BUFFER`] the shared sockets' buffers are, IPv4 and IPv6.
     extension: [usize; 2],
@@ -122,7 +122,7 @@ impl<U: UdpSocket> Paths<U> {
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
             has_any: AtomicBool::new(false),
             is_untidy: AtomicBool::new(false),
-            state: Mutex::new(State {
+            state: Mutex::new(PathsState {
                 own: HashMap::new(),
                 extension: [1; 2],
                 stalled: Time::default(),
@@ -151,7 +151,7 @@ impl<U: UdpSocket> Paths<U> {
         self.has_any.load(Ordering::Acquire)
     }
 
-    fn note(&self, state: &State<U>) {
+    fn note(&self, state: &PathsState<U>) {
         self.has_any.store(!state.own.is_empty(), Ordering::Release);
         let is_untidy = !state.own.is_empty() || state.extension != [1; 2];
         self.is_untidy.store(is_untidy, Ordering::Release);

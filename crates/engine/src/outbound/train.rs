@@ -49,14 +49,14 @@ pub(crate) struct OpenTrain<'a> {
     /// Length of the first datagram, and of all others but the last.
     stride: usize,
     len: usize,
-    packets: ArrayVec<Packet<'a>, MAX_PACKETS>,
+    packets: ArrayVec<Plaintext<'a>, MAX_PACKETS>,
     /// The counter of its first packet, once it is reserved.
     first: u64,
 }
 
 /// How a packet's plaintext is put together: its first bytes stand in the train, the rest comes
 /// from the frame.
-struct Packet<'a> {
+struct Plaintext<'a> {
     in_place: usize,
     rest: &'a [u8],
 }
@@ -148,7 +148,7 @@ impl<'a> OpenTrain<'a> {
             text[header..header + first].copy_from_slice(&payload[..first]);
             (header + first, &payload[first..])
         };
-        self.packets.push(Packet { in_place, rest });
+        self.packets.push(Plaintext { in_place, rest });
         self.len += len;
     }
 

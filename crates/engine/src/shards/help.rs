@@ -40,7 +40,7 @@ impl Need {
         (queue, more): (Descriptor, bool),
         now: Time,
         most: usize,
-        load: &Load,
+        load: &CpuLoad,
     ) -> bool {
         let busy = match queue {
             Descriptor::Socket { rx_queue, .. } => {
@@ -127,12 +127,12 @@ pub(crate) fn reason(looks: &[Option<Reason>]) -> Option<Reason> {
 
 /// How busy the CPUs are.
 #[derive(Debug)]
-pub(crate) struct Load(Option<(File, i64)>);
+pub(crate) struct CpuLoad(Option<(File, i64)>);
 
-impl Load {
+impl CpuLoad {
     /// Before threads are confined, which cannot open a file.
     pub(crate) fn open() -> Arc<Self> {
-        static LOAD: OnceLock<Arc<Load>> = OnceLock::new();
+        static LOAD: OnceLock<Arc<CpuLoad>> = OnceLock::new();
         Arc::clone(LOAD.get_or_init(|| Arc::new(Self::new())))
     }
 
@@ -225,7 +225,7 @@ mod tests {
         assert_eq!(count_cpus("none"), None);
         assert_eq!(ready_threads(b"0.20 0.18 0.12 3/412 1234\n"), Some(3));
         assert_eq!(ready_threads(b""), None);
-        let load = Load::open();
+        let load = CpuLoad::open();
         assert!(load.idle_cpus().is_some(), "this kernel tells");
     }
 }

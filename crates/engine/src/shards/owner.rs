@@ -17,7 +17,7 @@ use crate::outbound::slow_paths::{STALL, TIDY};
 use crate::shards::inbound_thread::InboundThread;
 use crate::shards::queues::Queues;
 use crate::shards::thread_state::ThreadState;
-use crate::shared::common::{Common, Part};
+use crate::shared::common::{Common, EndGuard};
 use crate::shared::handles::{Served, ShardCommand};
 use crate::shared::sockets::{RxQueueSocket, Sockets, each};
 use crate::thread::clock;
@@ -55,7 +55,7 @@ pub(crate) struct OwnedQueues<T, U> {
     /// The kernel refused to spread data over other receive queues than now.
     rx_queues_stay: bool,
     /// Others have the queues, too, for a while: without an owner the interface ends nevertheless.
-    _part: Part<U>,
+    _end_guard: EndGuard<U>,
 }
 
 /// That a socket which all peers share is full.
@@ -75,7 +75,7 @@ impl<T: TunQueue, U: UdpSocket> OwnedQueues<T, U> {
     pub(crate) fn new(queues: Arc<Queues<T, U>>, served: Served) -> Self {
         Self {
             number: queues.handle().number,
-            _part: Part::new(&queues.common),
+            _end_guard: EndGuard::new(&queues.common),
             served,
             queues,
             sockets: Arc::new(Sockets::unbound()),

@@ -24,7 +24,7 @@ use crate::outbound::seal::FLOW_SHARDS;
 use crate::outbound::{Outbound, context};
 use crate::shards::help::Need;
 use crate::shards::thread_state::{Buffers, ThreadState};
-use crate::shared::common::{Common, Part};
+use crate::shared::common::{Common, EndGuard};
 use crate::shared::handles::QueuesHandle;
 use crate::shared::sockets::{RxQueueSocket, Sockets};
 use crate::thread::lock::lock;
@@ -58,7 +58,7 @@ pub(crate) struct Queues<T, U> {
     /// As many as the ordered queue lets in.
     jobs: Mutex<VecDeque<Job>>,
     /// The last to go: the interface has ended when its TUN is closed.
-    _part: Part<U>,
+    _end_guard: EndGuard<U>,
 }
 
 impl<T, U> Queues<T, U> {
@@ -210,7 +210,7 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
             committing: AtomicUsize::new(1),
             need: Mutex::default(),
             jobs: Mutex::default(),
-            _part: Part::new(&common),
+            _end_guard: EndGuard::new(&common),
             common,
         })
     }

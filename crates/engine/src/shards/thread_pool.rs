@@ -16,7 +16,7 @@ use adit_io::{TunQueue, UdpSocket};
 use adit_proto::Time;
 
 use crate::order::rx_queues::RX_QUEUES;
-use crate::shards::help::Load;
+use crate::shards::help::CpuLoad;
 use crate::shards::inbound_thread::InboundThread;
 use crate::shards::mailbox::ShardMailbox;
 use crate::shards::queues::Queues;
@@ -53,7 +53,7 @@ pub(crate) struct ThreadPool<T, U> {
     pub(crate) buffers: Arc<SharedBuffers>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     cpus: Option<Vec<usize>>,
-    pub(crate) load: Arc<Load>,
+    pub(crate) load: Arc<CpuLoad>,
 }
 
 impl<T: TunQueue + 'static, U: UdpSocket + 'static> ThreadPool<T, U> {
@@ -68,7 +68,7 @@ impl<T: TunQueue + 'static, U: UdpSocket + 'static> ThreadPool<T, U> {
             inbound: Arc::new(InboundThread::new(Arc::clone(&buffers))?),
             buffers,
             threads: Mutex::default(),
-            load: Load::open(),
+            load: CpuLoad::open(),
         })
     }
 

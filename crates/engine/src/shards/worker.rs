@@ -9,7 +9,7 @@ use adit_proto::Time;
 use arrayvec::ArrayVec;
 use rustix::event::epoll::EventFlags;
 
-use crate::shards::help::{LOOK, Load, Reason, reason};
+use crate::shards::help::{CpuLoad, LOOK, Reason, reason};
 use crate::shards::queues::Queues;
 use crate::shards::settings::Policy;
 use crate::shards::thread_state::ThreadState;
@@ -75,7 +75,7 @@ impl<T, U> Worker<T, U> {
     }
 
     /// Why the CPU is needed for other things, if it is.
-    fn look(&mut self, load: &Load, now: Time) -> Option<Reason> {
+    fn look(&mut self, load: &CpuLoad, now: Time) -> Option<Reason> {
         if now < self.look_at {
             return None;
         }
@@ -118,7 +118,7 @@ impl<T: TunQueue + 'static, U: UdpSocket + 'static> Worker<T, U> {
     /// Polls all queues of the interface once. False if it has left.
     pub(crate) fn poll(
         &mut self,
-        (policy, load): (Policy, &Load),
+        (policy, load): (Policy, &CpuLoad),
         thread: &mut ThreadState,
         now: Time,
     ) -> bool {

@@ -9,7 +9,7 @@ use adit_io::{Filtered, IcmpKind, Offloads, UdpSocket};
 use adit_offload::{Merged, TunnelEnds};
 use adit_proto::{DropReason, IgnoredKind, PassedKind, Time};
 
-use crate::shared::counters::Load;
+use crate::shared::counters::LoadCounters;
 use crate::shared::handles::QueuesHandle;
 use crate::shared::mailbox::Mailbox;
 use crate::shared::rate_limited_log::{Incident, RateLimitedLog};
@@ -31,7 +31,7 @@ pub(crate) struct Common<U> {
     refused_trains: AtomicU64,
     icmp_errors: [AtomicU64; IcmpKind::ALL.len()],
     pub(crate) log: RateLimitedLog,
-    pub(crate) load: Load,
+    pub(crate) load: LoadCounters,
     stopping: AtomicBool,
     end: Mutex<End>,
     ended: Condvar,
@@ -40,8 +40,8 @@ pub(crate) struct Common<U> {
 /// How far the end of an interface has come.
 #[derive(Default)]
 struct End {
-    /// The [`Part`]s that are left.
-    parts: usize,
+    /// The [`EndGuard`]s that are left.
+    guards: usize,
     reason: Option<StopReason>,
     /// To be called when none is left.
     on_end: Option<Box<dyn FnOnce() + Send>>,
@@ -49,16 +49,16 @@ struct End {
 
 /// What a thread has of an interface. When one of them is dropped, for whatever reason, the others
 /// are asked to end; the interface has ended with the last.
-pub(crate) struct Part<U>(Arc<Common<U>>);
+pub(crate) struct EndGuard<U>(Arc<Common<U>>);
 
-impl<U> Part<U> {
+impl<U> EndGuard<U> {
     pub(crate) fn new(common: &Arc<Common<U>>) -> Self {
-        lock(&common.end).parts += 1;
+        lock(&common.end).guards += 1;
         Self(Arc::clone(common))
     }
 }
 
-impl<U> Drop for Part<U> {
+impl<U> Drop for EndGuard<U> {
     fn drop(&mut self) {
         let what = match std::thread::panicking() {
             true => "panicked, which is a defect of this program",
@@ -69,8 +69,8 @@ impl<U> Drop for Part<U> {
             self.0.fail(io::Error::other(text));
         }
         let mut end = lock(&self.0.end);
-        end.parts -= 1;
-        let on_end = match end.parts {
+        end.guards -= 1;
+        let on_end = match end.guards {
             0 => end.on_end.take(),
             _ => None,
         };
@@ -99,7 +99,7 @@ impl<U> Common<U> {
             refused_trains: AtomicU64::new(0),
             icmp_errors: Default::default(),
             log: RateLimitedLog::new(is_verbose),
-            load: Load::default(),
+            load: LoadCounters::default(),
             stopping: AtomicBool::new(false),
             end: Mutex::default(),
             ended: Condvar::new(),
@@ -263,7 +263,7 @@ impl<U> Common<U> {
     /// Waits until the interface has ended, and returns why; the first caller learns that.
     pub(crate) fn wait(&self) -> StopReason {
         let mut end = lock(&self.end);
-        while end.parts > 0 {
+        while end.guards > 0 {
             let waited = self.ended.wait(end);
             end = waited.unwrap_or_else(PoisonError::into_inner);
         }
@@ -273,7 +273,7 @@ impl<U> Common<U> {
     /// Calls `on_end` when the interface has ended.
     pub(crate) fn on_end(&self, on_end: Box<dyn FnOnce() + Send>) {
         let mut end = lock(&self.end);
-        if end.parts > 0 {
+        if end.guards > 0 {
             end.on_end = Some(on_end);
         } else {
             drop(end);

@@ -10,7 +10,7 @@ use crate::thread::poll::{Polled, Role};
 
 /// The counters of one interface, which are written once a batch or train.
 #[derive(Default)]
-pub(crate) struct Load {
+pub(crate) struct LoadCounters {
     counters: PerThread<Counters>,
     pub(crate) waiting: Arc<Waiting>,
 }
@@ -40,7 +40,7 @@ pub(crate) struct Counted {
     pub(crate) received: TrainCounters,
 }
 
-impl Load {
+impl LoadCounters {
     /// Those of the calling thread.
     pub(crate) fn own(&self) -> &Counters {
         self.counters.own()
@@ -220,7 +220,7 @@ mod tests {
 
     #[test]
     fn what_all_threads_count_is_read() {
-        let load = Load::default();
+        let load = LoadCounters::default();
         let known = BatchCounters {
             batches: 1,
             contents: 10,

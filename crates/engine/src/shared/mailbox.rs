@@ -98,7 +98,7 @@ pub enum Resume {
 
 /// Many producers, one consumer: the control thread, which the first message of several wakes.
 pub(crate) struct Mailbox {
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<Posted>,
     /// Bounded by MAX_REPLIES.
     replies: Mutex<Vec<Reply>>,
     /// Whether there are any: most batches end without, and take no lock.
@@ -107,7 +107,7 @@ pub(crate) struct Mailbox {
 }
 
 #[derive(Default)]
-pub(crate) struct Waiting {
+pub(crate) struct Posted {
     /// Messages from senders that have shown a cookie, and others. Bounded: a flood of initiations
     /// costs no memory beyond it.
     proven: VecDeque<HandshakeMessage>,
@@ -125,7 +125,7 @@ pub(crate) struct Waiting {
     closed: bool,
 }
 
-impl Waiting {
+impl Posted {
     /// What room there is for another message whose sender has shown a cookie.
     fn room(&self) -> Room {
         match self.proven.len() * 4 / MAX_HANDSHAKES {
@@ -307,7 +307,7 @@ impl Mailbox {
         self.post(|waiting| waiting.closed = true);
     }
 
-    fn post<R>(&self, add: impl FnOnce(&mut Waiting) -> R) -> R {
+    fn post<R>(&self, add: impl FnOnce(&mut Posted) -> R) -> R {
         let mut waiting = lock(&self.waiting);
         let was_empty = waiting.is_empty();
         let result = add(&mut waiting);

@@ -109,7 +109,7 @@ fn a_source_gets_more_than_its_share_while_few_wait() {
 
 #[test]
 fn room_is_a_quarter_of_the_queue_and_another() {
-    let mut waiting = Waiting::default();
+    let mut waiting = Posted::default();
     for (len, room) in [
         (0, Room::Ample),
         (511, Room::Ample),

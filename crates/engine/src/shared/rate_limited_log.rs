@@ -183,14 +183,14 @@ impl fmt::Display for Explained {
 
 /// A line of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Line {
+pub(crate) enum LogLine {
     /// An incident, and how often it came since the last line of its kind.
     Of(Incident, u64),
     /// How many incidents had no line of their own.
     Others(u64),
 }
 
-impl fmt::Display for Line {
+impl fmt::Display for LogLine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Of(incident, 1) => incident.fmt(f),
@@ -205,15 +205,15 @@ pub(crate) struct RateLimitedLog {
     is_logged: bool,
     /// Somebody listens to events.
     is_heard: AtomicBool,
-    state: Mutex<State>,
+    state: Mutex<Incidents>,
 }
 
 #[derive(Default)]
-struct State {
+struct Incidents {
     /// Those that had a line in the last second, by cause and source.
     recent: HashMap<(Cause, IpAddr), Recent>,
     /// Lines that are due at once.
-    fresh: Vec<Line>,
+    fresh: Vec<LogLine>,
     /// How many incidents found `recent` full, and when their line is due.
     others: Option<(Time, u64)>,
 }
@@ -278,12 +278,12 @@ impl RateLimitedLog {
         }
         let until = now + PAUSE;
         state.recent.insert(key, Recent { until, again: None });
-        state.fresh.push(Line::Of(incident, times));
+        state.fresh.push(LogLine::Of(incident, times));
         true
     }
 
     /// The lines to be written now.
-    pub(crate) fn take_due(&self, now: Time) -> Vec<Line> {
+    pub(crate) fn take_due(&self, now: Time) -> Vec<LogLine> {
         if !self.is_read() {
             return Vec::new();
         }
@@ -295,11 +295,11 @@ impl RateLimitedLog {
             }
             recent.until = now + PAUSE;
             let again = recent.again.take();
-            due.extend(again.map(|(incident, times)| Line::Of(incident, times)));
+            due.extend(again.map(|(incident, times)| LogLine::Of(incident, times)));
             again.is_some()
         });
         let others = state.others.take_if(|(at, _)| *at <= now);
-        due.extend(others.map(|(_, count)| Line::Others(count)));
+        due.extend(others.map(|(_, count)| LogLine::Others(count)));
         due
     }
 

@@ -17,7 +17,7 @@ fn at(millis: u64) -> Time {
 
 /// The lines from one time to the other, as a control thread writes them that sleeps as long as it
 /// may.
-fn lines(log: &RateLimitedLog, from: u64, to: u64) -> Vec<Line> {
+fn lines(log: &RateLimitedLog, from: u64, to: u64) -> Vec<LogLine> {
     let mut lines = log.take_due(at(from));
     while let Some(due) = log.deadline().filter(|due| *due < at(to)) {
         lines.extend(log.take_due(due));
@@ -30,7 +30,7 @@ fn a_first_incident_is_logged_at_once_and_repeats_each_second() {
     let log = RateLimitedLog::new(true);
     let mistake = refused(Refusal::BadMac1, 1);
     assert!(log.note(at(0), 1, || mistake));
-    assert_eq!(log.take_due(at(0)), [Line::Of(mistake, 1)]);
+    assert_eq!(log.take_due(at(0)), [LogLine::Of(mistake, 1)]);
     assert_eq!(log.deadline(), None, "there is nothing more to say");
     // Invariant 6: a thread that sleeps without a deadline is woken by the first repeat, and then
     // has one.
@@ -40,12 +40,12 @@ fn a_first_incident_is_logged_at_once_and_repeats_each_second() {
     }
     assert_eq!(log.take_due(at(999)), []);
     assert_eq!(log.deadline(), Some(at(1000)));
-    assert_eq!(log.take_due(at(1000)), [Line::Of(mistake, 1000)]);
+    assert_eq!(log.take_due(at(1000)), [LogLine::Of(mistake, 1000)]);
     assert!(log.note(at(1500), 1, || mistake));
-    assert_eq!(log.take_due(at(2000)), [Line::Of(mistake, 1)]);
+    assert_eq!(log.take_due(at(2000)), [LogLine::Of(mistake, 1)]);
     // It has stopped, and no thread woke up for that: the next time it is written at once again.
     assert!(log.note(at(3001), 3, || mistake));
-    assert_eq!(log.take_due(at(3001)), [Line::Of(mistake, 3)]);
+    assert_eq!(log.take_due(at(3001)), [LogLine::Of(mistake, 3)]);
     assert_eq!(log.take_due(at(5000)), []);
     assert!(lock(&log.state).recent.is_empty());
 }
@@ -60,7 +60,7 @@ fn incidents_that_have_no_line_wake_the_one_who_counts_them() {
     assert!(log.note(at(100), 1, || refused(Refusal::BadMac1, 99)));
     assert!(!log.note(at(200), 4, || refused(Refusal::BadMac1, 98)));
     assert_eq!(log.deadline(), Some(at(1100)));
-    assert_eq!(log.take_due(at(1100)), [Line::Others(5)]);
+    assert_eq!(log.take_due(at(1100)), [LogLine::Others(5)]);
     assert_eq!(log.deadline(), None);
 }
 
@@ -82,9 +82,9 @@ fn a_flood_of_sources_gives_few_lines_and_hides_no_other_cause() {
         all.extend(written);
     }
     all.extend(lines(&log, 6000, 20_000));
-    assert!(all.contains(&Line::Of(rare, 1)));
+    assert!(all.contains(&LogLine::Of(rare, 1)));
     let told = all.iter().map(|line| match line {
-        Line::Of(_, times) | Line::Others(times) => *times,
+        LogLine::Of(_, times) | LogLine::Others(times) => *times,
     });
     assert_eq!(told.sum::<u64>(), 50_001, "each has a line or is counted");
     assert!(lock(&log.state).recent.is_empty(), "and nothing is kept");
@@ -163,7 +163,7 @@ fn lines_name_peer_addresses_and_what_is_most_likely_wrong() {
         ),
     ] {
         assert_eq!(incident.to_string(), format!("peer {peer}: {expected}"));
-        let twice = Line::Of(incident, 2).to_string();
+        let twice = LogLine::Of(incident, 2).to_string();
         assert_eq!(twice, format!("peer {peer}: {expected} (2 times)"));
     }
     let mut stranger = refused(Refusal::UnknownPeer, 1);

@@ -2,7 +2,7 @@
 //!
 //! A thread of the engine works for several interfaces. What it does for one of them is contained: a
 //! panic there ends that interface, which says why, and the thread goes on with the others. A panic
-//! anywhere else ends the thread, and every interface that has a [`Part`](crate::shared::common::Part) there.
+//! anywhere else ends the thread, and every interface that has an [`EndGuard`](crate::shared::common::EndGuard) there.
 
 use std::any::Any;
 use std::io;

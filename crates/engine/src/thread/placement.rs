@@ -61,7 +61,7 @@ pub(crate) struct Placement {
     last: Time,
     /// Packets since the last rest.
     packets: usize,
-    state: State,
+    state: PlacementState,
     follower: Follower,
     stayer: Stayer,
     affinity: Affinity,
@@ -69,7 +69,7 @@ pub(crate) struct Placement {
 
 /// Why the thread is bound to a CPU.
 #[derive(Debug)]
-enum State {
+enum PlacementState {
     /// It is not: the scheduler decides.
     Free,
     /// Packets of sparse flows come from there.
@@ -83,7 +83,7 @@ impl Placement {
         Self {
             last: Time::default(),
             packets: 0,
-            state: State::Free,
+            state: PlacementState::Free,
             follower: Follower::new(),
             stayer: Stayer::new(),
             affinity: Affinity::default(),
@@ -106,7 +106,7 @@ impl Placement {
             // A load may pause, but not for long.
             if pause >= WINDOW || !self.is_loaded() {
                 self.stayer.asked = None;
-                if matches!(self.state, State::Staying(_)) {
+                if matches!(self.state, PlacementState::Staying(_)) {
                     self.leave();
                 }
             }
@@ -140,7 +140,7 @@ impl Placement {
         let bound = self.bound().map(|bound| bound.cpu);
         if self.follower.wants_to_go(self.last, bound) {
             match self.affinity.bind(arrival.cpu, self.bound()) {
-                Some(bound) => self.state = State::Following(bound),
+                Some(bound) => self.state = PlacementState::Following(bound),
                 None => self.follower.back_off(),
             }
         }
@@ -152,11 +152,11 @@ impl Placement {
         if !self.is_loaded() {
             return;
         }
-        let stays = matches!(self.state, State::Staying(_));
+        let stays = matches!(self.state, PlacementState::Staying(_));
         match self.stayer.decide(now, stays) {
             Some(Stay::Here) => {
                 if let Some(bound) = self.affinity.bind(sched_getcpu(), self.bound()) {
-                    self.state = State::Staying(bound);
+                    self.state = PlacementState::Staying(bound);
                 }
             }
             Some(Stay::Nowhere) => self.leave(),
@@ -166,8 +166,8 @@ impl Placement {
 
     /// Runs wherever the scheduler thinks best again.
     pub(crate) fn leave(&mut self) {
-        if let State::Following(bound) | State::Staying(bound) =
-            std::mem::replace(&mut self.state, State::Free)
+        if let PlacementState::Following(bound) | PlacementState::Staying(bound) =
+            std::mem::replace(&mut self.state, PlacementState::Free)
         {
             self.affinity.release(bound);
         }
@@ -176,7 +176,7 @@ impl Placement {
 
     /// Whether the thread is where its packets of sparse flows come from.
     pub(crate) fn follows(&self) -> bool {
-        matches!(self.state, State::Following(_))
+        matches!(self.state, PlacementState::Following(_))
     }
 
     /// Whether packet comes after packet.
@@ -186,8 +186,8 @@ impl Placement {
 
     fn bound(&self) -> Option<&Bound> {
         match &self.state {
-            State::Free => None,
-            State::Following(bound) | State::Staying(bound) => Some(bound),
+            PlacementState::Free => None,
+            PlacementState::Following(bound) | PlacementState::Staying(bound) => Some(bound),
         }
     }
 }

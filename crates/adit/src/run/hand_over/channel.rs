@@ -22,7 +22,7 @@ use rustix::process::{Signal, pidfd_send_signal};
 use serde::{Serialize, de::DeserializeOwned};
 use zeroize::Zeroizing;
 
-use super::messages::{Kind, Refused, printable};
+use super::messages::{MessageKind, Refused, printable};
 use super::terms::out_of_turn;
 use crate::failure::{Context, Failure, Result, bail};
 
@@ -222,13 +222,13 @@ impl Channel {
     }
 
     /// Sends a message without descriptors.
-    pub(super) fn tell(&mut self, kind: Kind, message: &impl Serialize) -> Result<()> {
+    pub(super) fn tell(&mut self, kind: MessageKind, message: &impl Serialize) -> Result<()> {
         self.tell_with(kind, message, &[])
     }
 
     pub(super) fn tell_with(
         &mut self,
-        kind: Kind,
+        kind: MessageKind,
         message: &impl Serialize,
         fds: &[BorrowedFd<'_>],
     ) -> Result<()> {
@@ -242,9 +242,9 @@ impl Channel {
             self.send_queued()?;
         }
         if HEADER + record.len() > TOGETHER {
-            return self.send(Kind::Record, record, &[]);
+            return self.send(MessageKind::Record, record, &[]);
         }
-        self.queued.extend(header(Kind::Record, record)?);
+        self.queued.extend(header(MessageKind::Record, record)?);
         self.queued.extend_from_slice(record);
         Ok(())
     }
@@ -255,7 +255,7 @@ impl Channel {
         sent.context(|| CANNOT_TELL.to_owned())
     }
 
-    fn send(&mut self, kind: Kind, body: &[u8], fds: &[BorrowedFd<'_>]) -> Result<()> {
+    fn send(&mut self, kind: MessageKind, body: &[u8], fds: &[BorrowedFd<'_>]) -> Result<()> {
         self.send_queued()?;
         let header = header(kind, body)?;
         let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(MAX_FDS))];
@@ -278,14 +278,14 @@ impl Channel {
     }
 
     /// The next message, which has to be of this kind.
-    pub(super) fn hear<T: DeserializeOwned>(&mut self, kind: Kind) -> Result<T> {
+    pub(super) fn hear<T: DeserializeOwned>(&mut self, kind: MessageKind) -> Result<T> {
         self.hear_with(kind).map(|(message, _)| message)
     }
 
     /// The same, and the descriptors that come with it.
     pub(super) fn hear_with<T: DeserializeOwned>(
         &mut self,
-        kind: Kind,
+        kind: MessageKind,
     ) -> Result<(T, Vec<OwnedFd>)> {
         let (found, body, fds) = self.receive()?;
         if found != kind {
@@ -296,11 +296,13 @@ impl Channel {
     }
 
     /// The next message as it is. `Refused` is an error that says why.
-    pub(super) fn receive(&mut self) -> Result<(Kind, Zeroizing<Vec<u8>>, Vec<OwnedFd>)> {
+    pub(super) fn receive(&mut self) -> Result<(MessageKind, Zeroizing<Vec<u8>>, Vec<OwnedFd>)> {
         let mut header = [0; HEADER];
         self.fill(&mut header, true)?;
         let [kind, len @ ..] = header;
-        let kind = *Kind::ALL.get(usize::from(kind)).ok_or_else(out_of_turn)?;
+        let kind = *MessageKind::ALL
+            .get(usize::from(kind))
+            .ok_or_else(out_of_turn)?;
         let len = u32::from_le_bytes(len) as usize;
         if len > MAX_MESSAGE {
             return Err(out_of_turn());
@@ -308,13 +310,13 @@ impl Channel {
         let mut body = Zeroizing::new(vec![0; len]);
         // A read ends with the first bytes that bring descriptors. So those that came are of the first
         // message here that is no record, and none of another can come if its end is read alone.
-        let is_record = kind == Kind::Record;
+        let is_record = kind == MessageKind::Record;
         self.fill(&mut body, is_record)?;
         let fds = match is_record {
             true => Vec::new(),
             false => std::mem::take(&mut self.fds),
         };
-        if kind == Kind::Refused {
+        if kind == MessageKind::Refused {
             let refused: Refused = parse(&body)?;
             return Err(Failure::State(printable(&refused.why)));
         }
@@ -359,7 +361,7 @@ impl Channel {
 
 const CANNOT_TELL: &str = "cannot tell the other process";
 
-fn header(kind: Kind, body: &[u8]) -> Result<[u8; HEADER]> {
+fn header(kind: MessageKind, body: &[u8]) -> Result<[u8; HEADER]> {
     if body.len() > MAX_MESSAGE {
         bail!(State, "there is more to hand over than fits a message");
     }

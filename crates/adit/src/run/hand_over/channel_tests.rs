@@ -56,7 +56,9 @@ fn descriptors_come_with_their_message_however_it_is_cut() {
                     gives.send_record(&record(state, n)).unwrap();
                 }
                 let fds = [file.as_fd(), file.as_fd()];
-                gives.tell_with(Kind::State, &text(state), &fds).unwrap();
+                gives
+                    .tell_with(MessageKind::State, &text(state), &fds)
+                    .unwrap();
             }
         });
         // Here, so that the other thread ends if this one fails.
@@ -64,10 +66,10 @@ fn descriptors_come_with_their_message_however_it_is_cut() {
         for (state, file) in files.iter().enumerate() {
             for n in 0..records(state) {
                 let (kind, body, fds) = takes.receive().unwrap();
-                assert!(kind == Kind::Record && fds.is_empty());
+                assert!(kind == MessageKind::Record && fds.is_empty());
                 assert_eq!(*body, record(state, n));
             }
-            let (found, fds): (String, _) = takes.hear_with(Kind::State).unwrap();
+            let (found, fds): (String, _) = takes.hear_with(MessageKind::State).unwrap();
             assert_eq!((found, fds.len()), (text(state), 2));
             let inode = |fd: &OwnedFd| rustix::fs::fstat(fd).unwrap().st_ino;
             assert!(

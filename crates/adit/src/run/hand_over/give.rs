@@ -8,7 +8,9 @@ use adit_engine::{Interface, Resume};
 
 use super::super::background::Notifier;
 use super::super::process::{Process, Running};
-use super::messages::{Description, Hello, Kind, Offer, Offered, Refused, Socket, State, Switches};
+use super::messages::{
+    Description, Hello, MessageKind, Offer, Offered, Refused, SocketRecord, StateMessage, Switches,
+};
 use super::{Channel, Hurry, common_format, own_namespace};
 use crate::cli::RunArgs;
 use crate::failure::{Context, Failure, Result, bail};
@@ -78,12 +80,12 @@ pub(in crate::run) fn give(
 ) -> Result<Option<i32>> {
     channel.set_patience(TO_ANSWER)?;
     // Some look only whether anybody listens.
-    let Ok(hello) = channel.hear::<Hello>(Kind::Hello) else {
+    let Ok(hello) = channel.hear::<Hello>(MessageKind::Hello) else {
         return Ok(None);
     };
     if !hello.takes {
         let description = me.describe(process);
-        channel.tell(Kind::Description, &description)?;
+        channel.tell(MessageKind::Description, &description)?;
         return Ok(None);
     }
     let given = common_format(&hello).and_then(|_| match &me.refuses {
@@ -93,7 +95,7 @@ pub(in crate::run) fn give(
     let status = given.inspect_err(|failure| {
         let why = failure.to_string();
         // It may be gone.
-        let _ = channel.tell(Kind::Refused, &Refused { why });
+        let _ = channel.tell(MessageKind::Refused, &Refused { why });
     })?;
     // systemd takes it from the main process alone.
     let _ = me.notifier.tell(&format!("MAINPID={}", channel.peer().pid));
@@ -120,12 +122,12 @@ fn give_all(process: &Process, channel: &mut Channel) -> Result<i32> {
         ..process.offer()
     };
     let stderr = std::io::stderr();
-    channel.tell_with(Kind::Offer, &offer, &[stderr.as_fd()])?;
+    channel.tell_with(MessageKind::Offer, &offer, &[stderr.as_fd()])?;
     for (name, running) in &interfaces.running {
         offer_one(channel, name, running)?;
     }
     channel.set_patience(TO_PREPARE)?;
-    let () = channel.hear(Kind::Ready)?;
+    let () = channel.hear(MessageKind::Ready)?;
     let _hurry = Hurry::new();
     channel.set_patience(TO_ANSWER)?;
 
@@ -147,12 +149,12 @@ fn give_all(process: &Process, channel: &mut Channel) -> Result<i32> {
     for (name, running) in &interfaces.running {
         give_state(process, channel, name, &running.interface)?;
     }
-    let () = channel.hear(Kind::Complete)?;
+    let () = channel.hear(MessageKind::Complete)?;
     // From here on the sessions are not this process's.
     paused.how = Resume::WithoutSessions;
     let runs = channel
-        .tell(Kind::Go, &())
-        .and_then(|()| channel.hear::<()>(Kind::Running));
+        .tell(MessageKind::Go, &())
+        .and_then(|()| channel.hear::<()>(MessageKind::Running));
     let status = match runs {
         Ok(()) => 0,
         // Two processes must not read from the same queues.
@@ -198,7 +200,7 @@ fn offer_one(channel: &mut Channel, name: &str, running: &Running) -> Result<()>
         names: running.names.all(),
         started: running.started,
     };
-    channel.tell_with(Kind::Interface, &offered, &fds)
+    channel.tell_with(MessageKind::Interface, &offered, &fds)
 }
 
 fn give_state(
@@ -214,8 +216,8 @@ fn give_state(
     });
     let state = state.context(failed)?;
     let sockets = interface.sockets().context(failed)?;
-    let known = sockets.iter().map(|it| Socket::new(it.v6, it.state));
-    let state = State::new(state, process.resolver.export(name), known.collect());
+    let known = sockets.iter().map(|it| SocketRecord::new(it.v6, it.state));
+    let state = StateMessage::new(state, process.resolver.export(name), known.collect());
     let fds: Vec<BorrowedFd<'_>> = sockets.iter().map(|it| it.fd.as_fd()).collect();
-    channel.tell_with(Kind::State, &state, &fds)
+    channel.tell_with(MessageKind::State, &state, &fds)
 }

@@ -22,7 +22,7 @@ use crate::failure::Result;
 
 /// The kinds of messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum MessageKind {
     /// From whoever connects.
     Hello,
     /// The answer to one that only asks.
@@ -42,7 +42,7 @@ pub(crate) enum Kind {
     Running,
 }
 
-impl Kind {
+impl MessageKind {
     pub(super) const ALL: [Self; 11] = [
         Self::Hello,
         Self::Description,
@@ -253,7 +253,7 @@ impl Offered {
 /// The state of an interface that is not the protocol's. The descriptors of its sockets come with
 /// it.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct State {
+pub(super) struct StateMessage {
     listen_port: u16,
     bound_port: u16,
     fwmark: u32,
@@ -267,17 +267,17 @@ pub(super) struct State {
     refused_trains: u64,
     tun_refuses: Vec<bool>,
     #[serde(default)]
-    load: Load,
+    load: LoadRecord,
     /// Endpoints that are names.
     #[serde(default)]
     pub(super) endpoints: HandedNames,
     /// The port of the sockets; 0 if there is none.
     pub(super) port: u16,
-    pub(super) sockets: Vec<Socket>,
+    pub(super) sockets: Vec<SocketRecord>,
     /// Those of further receive queues, whose descriptors follow. A program that knows of none closes these,
     /// and the kernel gives to the first what would arrive there.
     #[serde(default)]
-    pub(super) further: Vec<Socket>,
+    pub(super) further: Vec<SocketRecord>,
 }
 
 /// No counter of another process is taken for more: sums of several must not overflow.
@@ -285,19 +285,19 @@ const MOST: u64 = 1 << 56;
 
 /// Batches and trains so far.
 #[derive(Debug, Default, Serialize, Deserialize)]
-struct Load {
+struct LoadRecord {
     /// Batches, their contents, and those that workers took.
     outbound: [u64; 3],
     inbound: [u64; 3],
-    sent: Trains,
-    received: Trains,
+    sent: TrainsRecord,
+    received: TrainsRecord,
 }
 
 /// Trains of each length, and the datagrams in all of them.
 #[derive(Debug, Default, Serialize, Deserialize)]
-struct Trains(Vec<u64>, u64);
+struct TrainsRecord(Vec<u64>, u64);
 
-impl Trains {
+impl TrainsRecord {
     fn new(counters: TrainCounters) -> Self {
         Self(counters.counts.into(), counters.datagrams)
     }
@@ -312,20 +312,20 @@ impl Trains {
     }
 }
 
-impl Load {
+impl LoadRecord {
     fn new(state: &InterfaceState) -> Self {
         let of = |it: BatchCounters| [it.batches, it.contents, it.helped];
         Self {
             outbound: of(state.outbound),
             inbound: of(state.inbound),
-            sent: Trains::new(state.sent_trains),
-            received: Trains::new(state.received_trains),
+            sent: TrainsRecord::new(state.sent_trains),
+            received: TrainsRecord::new(state.received_trains),
         }
     }
 }
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub(super) struct Socket {
+pub(super) struct SocketRecord {
     pub(super) v6: bool,
     gso: bool,
     gro: bool,
@@ -334,7 +334,7 @@ pub(super) struct Socket {
     group: u32,
 }
 
-impl Socket {
+impl SocketRecord {
     pub(super) fn new(v6: bool, state: UdpState) -> Self {
         let UdpState {
             gso,
@@ -368,17 +368,17 @@ impl Socket {
     }
 }
 
-impl State {
+impl StateMessage {
     /// The sockets of the first receive queue come first.
     pub(super) fn new(
         state: InterfaceState,
         endpoints: HandedNames,
-        mut sockets: Vec<Socket>,
+        mut sockets: Vec<SocketRecord>,
     ) -> Self {
         let families: BTreeSet<bool> = sockets.iter().map(|socket| socket.v6).collect();
         let first_rx_queue = families.len();
         Self {
-            load: Load::new(&state),
+            load: LoadRecord::new(&state),
             endpoints,
             listen_port: state.listen_port,
             bound_port: state.bound_port,

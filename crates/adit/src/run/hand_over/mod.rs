@@ -29,7 +29,7 @@ mod terms;
 pub(crate) use channel::{Channel, Listener, own_namespace};
 pub(super) use give::{Me, give};
 pub(crate) use messages::Description;
-use messages::{Hello, Kind, printable};
+use messages::{Hello, MessageKind, printable};
 pub(crate) use messages::{Offer, Switches};
 pub(super) use take::{Finish, take};
 use terms::FORMATS;
@@ -62,8 +62,8 @@ impl Drop for Hurry {
 
 /// Asks the process behind a channel what it is.
 pub(crate) fn describe(channel: &mut Channel) -> Result<Description> {
-    channel.tell(Kind::Hello, &Hello::new(false))?;
-    let said: Description = channel.hear(Kind::Description)?;
+    channel.tell(MessageKind::Hello, &Hello::new(false))?;
+    let said: Description = channel.hear(MessageKind::Description)?;
     said.checked(channel.peer().pid)
 }
 

@@ -17,7 +17,9 @@ use super::super::events::Sender;
 use super::super::process::{Bound, Children, Prepared, Process};
 use super::super::resolve::HandedNames;
 use super::channel::{Peer, parse};
-use super::messages::{Hello, Kind, MAX_INTERFACES, Offer, Offered, State, check_names};
+use super::messages::{
+    Hello, MAX_INTERFACES, MessageKind, Offer, Offered, StateMessage, check_names,
+};
 use super::terms::out_of_turn;
 use super::{Channel, Hurry};
 use crate::cli::RunArgs;
@@ -43,8 +45,8 @@ pub(in crate::run) fn take(
     let until = Instant::now() + TO_TAKE;
     let mut channel = Channel::connect(&dir.join(adit_io::UPGRADE_DIR), pid)?;
     channel.set_patience(PATIENCE)?;
-    channel.tell(Kind::Hello, &Hello::new(true))?;
-    let (offer, stderr): (Offer, _) = channel.hear_with(Kind::Offer)?;
+    channel.tell(MessageKind::Hello, &Hello::new(true))?;
+    let (offer, stderr): (Offer, _) = channel.hear_with(MessageKind::Offer)?;
     if offer.interfaces > MAX_INTERFACES {
         return Err(out_of_turn());
     }
@@ -76,7 +78,7 @@ fn take_all(
     let mut prepared: Vec<Ready> = Vec::new();
     for _ in 0..count {
         check_time(until)?;
-        let (offered, fds) = channel.hear_with(Kind::Interface)?;
+        let (offered, fds) = channel.hear_with(MessageKind::Interface)?;
         prepared.push(prepare(process, &offered, fds)?);
     }
     let names: Vec<String> = (prepared.iter())
@@ -88,19 +90,19 @@ fn take_all(
         bail!(State, "process {pid} hands over no interface {missing}");
     }
     let hurry = Hurry::new();
-    channel.tell(Kind::Ready, &())?;
+    channel.tell(MessageKind::Ready, &())?;
 
     let mut taken = Vec::new();
     for one in prepared {
         taken.push(take_state(process, &mut channel, one, until)?);
     }
-    channel.tell(Kind::Complete, &())?;
-    let () = channel.hear(Kind::Go)?;
+    channel.tell(MessageKind::Complete, &())?;
+    let () = channel.hear(MessageKind::Go)?;
     for Taken { interface, .. } in &taken {
         interface.resume(Resume::AsItWas);
     }
     // Whether the old process is still there or not: it will not go on.
-    let _ = channel.tell(Kind::Running, &());
+    let _ = channel.tell(MessageKind::Running, &());
     drop(hurry);
     let mut tuns = Vec::new();
     for one in taken {
@@ -255,8 +257,8 @@ fn take_state(
     let (mut state, fds) = loop {
         check_time(until)?;
         match channel.receive()? {
-            (Kind::Record, record, _) => import.take(&record).context(&failed)?,
-            (Kind::State, body, fds) => break (parse::<State>(&body)?, fds),
+            (MessageKind::Record, record, _) => import.take(&record).context(&failed)?,
+            (MessageKind::State, body, fds) => break (parse::<StateMessage>(&body)?, fds),
             _ => return Err(out_of_turn()),
         }
     };
