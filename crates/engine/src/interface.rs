@@ -49,21 +49,21 @@ pub struct EngineReport {
     pub handshakes: HandshakeStats,
     /// Threads that process its packets at this moment.
     pub shards: usize,
-    /// What the kernel refused to this process, by the name that the status has for it.
+    /// Features that the kernel refused to this process, by the name that the status has for them.
     pub refused: Vec<&'static str>,
-    /// What was taken from the TUN.
+    /// Batches that were taken from the TUN.
     pub outbound: BatchCounters,
-    /// What was taken from the sockets.
+    /// Batches that were taken from the sockets.
     pub inbound: BatchCounters,
     /// Data messages by receive queue; empty while there is one.
     pub rx_queues: Vec<u64>,
-    /// What each receive queue had to do lately, in units of [`adit_proto::work`] a second.
+    /// Load of each receive queue lately, in units of [`adit_proto::work`] a second.
     pub rx_queue_loads: Vec<u64>,
     /// Trains that were sent.
     pub sent_trains: TrainCounters,
     /// Trains that were received.
     pub received_trains: TrainCounters,
-    /// What waits at the moment.
+    /// Packets and messages that wait at the moment.
     pub waiting: WaitingCounters,
 }
 
@@ -167,7 +167,7 @@ impl Drop for Interface {
     }
 }
 
-/// What the handle needs of [`Common`], whatever its sockets are.
+/// The methods of [`Common`] that the handle needs, whatever its sockets are.
 pub(crate) trait AnyCommon: Send + Sync {
     fn command(&self, command: Command);
     fn report(&self, of_control: OfControl) -> EngineReport;

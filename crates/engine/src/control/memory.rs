@@ -97,7 +97,7 @@ static FILES: OnceLock<Files> = OnceLock::new();
 /// Cgroups above that of the process that are looked at.
 const MAX_DEPTH: usize = 16;
 
-/// What the kernel tells of memory.
+/// Files in which the kernel tells of memory.
 struct Files {
     status: Option<File>,
     cgroup: Option<(File, String)>,
@@ -137,7 +137,7 @@ fn read(file: &File) -> Option<String> {
     String::from_utf8(text).ok()
 }
 
-/// What counts towards which limit.
+/// Sizes of this process, by the limit that they count towards.
 fn own_sizes(status: Option<&File>) -> Option<[(Resource, u64); 2]> {
     let status = read(status?)?;
     let of = |name: &str| {

@@ -96,7 +96,7 @@ pub(crate) struct Control<H: Platform> {
     executing: Option<Executing>,
     fwmark: u32,
     up: bool,
-    /// It counts the time for which the machine is suspended, as that of epoll_wait(2) does not.
+    /// Counts the time for which the machine is suspended, as that of epoll_wait(2) does not.
     timer: OwnedFd,
     /// Readable when the interface is to have a turn.
     wakeups: OwnedFd,

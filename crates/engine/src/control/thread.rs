@@ -19,7 +19,7 @@ use crate::thread::wake::Waker;
 /// Interfaces that get a turn before any gets its next one.
 const MAX_TURNS: usize = 64;
 
-/// What others leave for the control thread.
+/// The mailbox of the control thread.
 pub(crate) struct ControlMailbox<H: Platform> {
     waker: Waker,
     /// Interfaces that it is to control.
@@ -58,7 +58,7 @@ pub(crate) struct ControlThread<H: Platform> {
     interfaces: HashMap<u32, Control<H>>,
     /// The numbers of those whose last turn ended before all was done.
     busy: Vec<u32>,
-    /// What several interfaces have in common, by their tokens.
+    /// Sources that several interfaces have in common, by their tokens.
     sources: BTreeMap<u64, Arc<dyn Source>>,
 }
 

@@ -44,7 +44,7 @@ pub type VerboseLog = Arc<dyn Fn(fmt::Arguments<'_>) + Send + Sync>;
 /// Takes events; it is called on a thread of the engine, which it must not block.
 pub type Listener = Arc<dyn Fn(&Event) + Send + Sync>;
 
-/// What a user decides about sockets and devices.
+/// A user's decisions about sockets and devices.
 #[derive(Clone)]
 pub struct Settings {
     /// The offloads that may be used.
@@ -84,7 +84,7 @@ pub struct Kernel {
     /// Says when to look again whether the device, which is up, went down: nothing else does where
     /// this process may not watch it.
     tick: Option<OwnedFd>,
-    /// What the TUN had lost when that was last asked.
+    /// Packets that the TUN had lost when that was last asked.
     lost: TunDrops,
 }
 
@@ -214,7 +214,7 @@ impl Kernel {
         netlink.link_by_index(namespace.index).ok()
     }
 
-    /// What the device has dropped since its queue was full, as its namespace has it.
+    /// Packets that the device has dropped since its queue was full, as its namespace has it.
     fn tx_dropped(&self) -> Option<u64> {
         let dropped = |link: Link| link.tx_dropped;
         let elsewhere = || Some(self.tun.place().ok()?.link?.tx_dropped);

@@ -1,4 +1,4 @@
-//! What is around an interface: Linux, or one in memory.
+//! The host of an interface: Linux, or one in memory.
 
 pub(crate) mod kernel;
 pub(crate) mod mem;

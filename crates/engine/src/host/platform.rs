@@ -1,4 +1,4 @@
-//! What the control thread needs of the host: sockets, and word of changes to the interface and to
+//! The host, as the control thread needs it: sockets, and word of changes to the interface and to
 //! routes.
 
 use std::fmt;
@@ -42,11 +42,11 @@ pub trait Platform: Send + 'static {
     /// Routes changed: what a socket learned about paths may be wrong.
     fn forget_paths(&self, socket: &Self::Socket);
 
-    /// What to wait for: one of these is ready when something changed. Ask
+    /// Events to wait for: one of these is ready when something changed. Ask
     /// [`Platform::was_cloned`] then, before anything else, and [`Platform::handle_events`].
     fn events(&self) -> Vec<(BorrowedFd<'_>, EventFlags)>;
 
-    /// What else to poll, once for all interfaces that name the same source; the sources may change
+    /// Sources to poll, too, once for all interfaces that name the same one; they may change
     /// with each [`Platform::handle_events`].
     fn sources(&self) -> Vec<Arc<dyn Source>> {
         Vec::new()
@@ -146,20 +146,20 @@ pub trait Source: Send + Sync {
 /// Packets that were to leave through the TUN and that its queue did not take.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TunDrops {
-    /// It was full.
+    /// Packets that found it full.
     pub full: u64,
-    /// It held too many bytes, and the sender does not keep the refused packet.
+    /// Packets that found too many bytes in it, and whose sender does not keep what is refused.
     pub limit: u64,
 }
 
 /// How many bytes an IP packet may have that leaves this host whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathMtu {
-    /// What the device and the route say of the way there.
+    /// The MTU that the device and the route have for the path.
     pub takes: u32,
-    /// What the device alone says.
+    /// The MTU of the device alone.
     pub device: u32,
-    /// What ICMP says, which may be forged, and for how long the host believes it.
+    /// The MTU that ICMP told, which may be forged, and for how long the host believes it.
     pub learned: Option<(u32, Duration)>,
 }
 

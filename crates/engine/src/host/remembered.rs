@@ -14,7 +14,7 @@ use adit_proto::limits::MAX_REMEMBERED;
 const MAX_LINE: usize = 128;
 const MAX_FILE: u64 = (MAX_REMEMBERED * MAX_LINE) as u64;
 
-/// What the file says; nothing if there is none. Lines that say nothing are passed over.
+/// Reads the file; nothing if there is none. Lines that say nothing are passed over.
 pub(crate) fn load(path: &Path) -> Vec<(PublicKey, SocketAddr)> {
     let mut text = Vec::new();
     let file = split(path).and_then(|(dir, name)| files::recall(dir, name));

@@ -66,7 +66,7 @@ fn find_or_make<M>(
     Ok(watch)
 }
 
-/// What a subscriber wants to hear of.
+/// The changes that a subscriber wants to hear of.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Topic {
     /// The interface with this index in the namespace.
@@ -87,7 +87,7 @@ impl Topic {
     }
 }
 
-/// What changed for one interface since it was last asked. Its descriptor is readable while there
+/// Changes for one interface since it was last asked. Its descriptor is readable while there
 /// is something.
 pub(crate) struct Changes {
     waker: Waker,
@@ -150,7 +150,7 @@ struct Subscriber {
 /// A monitor and those that it wakes; their subscriptions hold them.
 struct Watch<M> {
     monitor: M,
-    /// What of each interface decides on routes, as it was last told.
+    /// The state of each interface that decides on routes, as it was last told.
     links: Mutex<HashMap<u32, Carrier>>,
     subscribers: Mutex<Vec<Weak<Subscriber>>>,
 }
@@ -183,7 +183,7 @@ impl<M> Watch<M> {
     }
 }
 
-/// What of an interface decides on the routes through it: whether it is up, whether it has a carrier,
+/// The state of an interface that decides on the routes through it: whether it is up, whether it has a carrier,
 /// and its VRF. Of the routes that come and go with these the kernel tells little.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 struct Carrier {

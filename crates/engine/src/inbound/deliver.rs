@@ -19,7 +19,7 @@ use crate::thread::priority;
 /// Pieces of one gathering write (IOV_MAX).
 const MAX_PIECES: usize = 1024;
 
-/// What a thread needs to deliver batches, of whatever interface.
+/// The buffers with which a thread delivers batches, of whatever interface.
 pub(crate) struct Delivery(Coalescer);
 
 impl Delivery {

@@ -36,7 +36,7 @@ use crate::thread::poll::Polled;
 /// Packets opened together: enough to fill the lanes of any kernel with small packets.
 const MAX_JOBS: usize = 256;
 
-/// What one receive brought, on its way to the TUN: stages 1 to 3 take it, stage 4 is the work, and
+/// A receive batch on its way to the TUN: stages 1 to 3 take it, stage 4 is the work, and
 /// stages 5 to 8 commit it.
 #[derive(Default)]
 pub(crate) struct InboundBatch {
@@ -49,7 +49,7 @@ pub(crate) struct InboundBatch {
     is_committed: bool,
 }
 
-/// What of a batch is filed for a commit lock.
+/// A batch, or the flow shard of one, as it is filed for a commit lock.
 pub(crate) enum InboundFlowShard {
     Whole(Box<InboundBatch>),
     /// At the first one all of it, to be committed; at those behind it what they are to deliver then.
@@ -57,7 +57,7 @@ pub(crate) enum InboundFlowShard {
 }
 
 impl InboundFlowShard {
-    /// What so many commit locks are to have of a batch.
+    /// Splits a batch for so many commit locks.
     pub(crate) fn split(
         batch: Box<InboundBatch>,
         commit_locks: usize,
@@ -98,7 +98,7 @@ impl InboundFlowShard {
         }
     }
 
-    /// It has been committed: the batch, if that is true of all its flow shards.
+    /// Ends a flow shard that has been committed. Returns the batch, if all of its flow shards have.
     pub(crate) fn end(self) -> Option<Box<InboundBatch>> {
         let mut batch = match self {
             Self::Whole(batch) => Some(batch),
@@ -118,7 +118,7 @@ impl InboundFlowShard {
 /// The interface whose socket is polled.
 pub(crate) struct Context<'a, T, U> {
     pub(crate) common: &'a Common<U>,
-    /// That of the socket.
+    /// The receive queue of the socket.
     pub(crate) rx_queue: usize,
     pub(crate) drops: &'a Drops,
     pub(crate) tun: &'a T,
@@ -280,7 +280,7 @@ impl InboundBatch {
         }
     }
 
-    /// It has been committed. Sessions are not kept longer.
+    /// Ends the batch, which has been committed. Sessions are not kept longer.
     pub(crate) fn ends(&mut self) {
         self.runs.clear();
     }

@@ -51,16 +51,16 @@ const SHORT: Duration = Duration::from_millis(1);
 const FLOOD: Duration = Duration::from_secs(2);
 /// Peers that are told apart. With more, none can have much more than an equal share for long.
 const MAX_PEERS: usize = 4096;
-/// What a message and each datagram of it take, beside what its bytes take, in bytes.
+/// The cost of a message and of each of its datagrams, beside that of its bytes, in bytes.
 const PER_MESSAGE: usize = 2500;
 const PER_DATAGRAM: usize = 100;
 
-/// What a poll of a socket found.
+/// The result of a poll of a socket.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Found {
     /// Messages that it took.
     pub(crate) taken: u64,
-    /// It left nothing.
+    /// The poll left nothing.
     pub(crate) emptied: bool,
     /// How many messages it left, where that is known.
     pub(crate) waiting: Option<u64>,
@@ -82,16 +82,16 @@ impl Found {
 pub(crate) struct Account {
     /// The peer that its receiver index names.
     pub(crate) peer: u32,
-    /// It comes from the peer's endpoint.
+    /// Whether it comes from the peer's endpoint.
     pub(crate) is_known: bool,
 }
 
-/// What it takes to process a message, in bytes that take as long.
+/// The cost of processing a message, in bytes that take as long.
 pub(crate) fn work(datagrams: usize, bytes: usize) -> u64 {
     (PER_MESSAGE + PER_DATAGRAM * datagrams + bytes) as u64
 }
 
-/// What each peer sent lately to one socket.
+/// The shares of peers: how much each sent lately to one socket.
 #[derive(Default)]
 pub(crate) struct Shares {
     /// The queue has not been empty lately.
@@ -137,7 +137,7 @@ impl Shares {
         self.counts_until.is_some()
     }
 
-    /// So much work arrived. Whether it is to be done.
+    /// Counts work that arrived. Whether it is to be done.
     pub(crate) fn admit(&mut self, account: Account, work: u64) -> bool {
         if !self.are_in_force() {
             return true;
@@ -275,7 +275,7 @@ impl Shares {
         self.counts_until = Some(now + MEMORY);
     }
 
-    /// What was counted becomes what peers sent lately.
+    /// Ages the counters: what was counted becomes what peers sent lately.
     fn age(&mut self, now: Time) {
         self.peers.retain(|_, arrived| {
             arrived.lately -= arrived.lately.div_ceil(INTERVALS);
@@ -287,7 +287,7 @@ impl Shares {
         self.dropped = 0;
     }
 
-    /// What each peer that exceeds an equal share may send in the next interval; `None` if there is
+    /// The work that each peer above an equal share may send in the next interval; `None` if there is
     /// none.
     fn fair_share(&mut self, now: Time) -> Option<u64> {
         let mut arrived: Vec<u64> = self.peers.values().map(|arrived| arrived.now).collect();

@@ -15,9 +15,9 @@ pub(crate) type Shared<B> = Arc<Mutex<Vec<B>>>;
 pub(crate) struct BufferPool<B> {
     own: RefCell<Vec<B>>,
     shared: Shared<B>,
-    /// So many are exchanged at a time. A thread keeps up to twice as many.
+    /// How many are exchanged at a time. A thread keeps up to twice as many.
     piece: usize,
-    /// So many are shared at most. The others are freed.
+    /// How many are shared at most. The others are freed.
     max_shared: usize,
     make: fn() -> B,
 }

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What the flow shards of a batch share: the lock that it is behind, and how many have not been committed.
+/// A batch that is split: the lock that it is behind, and how many flow shards have not been committed.
 pub(crate) struct SplitBatch<L> {
     pub(crate) batch: L,
     left: AtomicUsize,

@@ -1,4 +1,4 @@
-//! What keeps packets in their order while several threads process them.
+//! The order of packets while several threads process them.
 
 pub(crate) mod buffer_pool;
 pub(crate) mod flow_shards;

@@ -56,7 +56,7 @@ pub(crate) fn depth(threads: usize, commit_locks: usize) -> usize {
 pub(crate) struct OrderedQueue<S, B, P, const N: usize = 1> {
     take_lock: Mutex<Taker<S>>,
     commit_locks: [CommitLock<B, P>; N],
-    /// So many commit locks are in use. Written under all locks, while no batch is taken and not committed.
+    /// How many commit locks are in use. Written under all locks, while no batch is taken and not committed.
     in_use: AtomicUsize,
     /// A thread wants to know when fewer are taken.
     is_awaited: AtomicBool,
@@ -68,7 +68,7 @@ struct CommitLock<B, P> {
     /// Filed batches: a sequence number has the slot that is its remainder. As many as may be taken while
     /// this commit lock is in use.
     slots: Box<[Mutex<Option<B>>]>,
-    /// What was filed since the thread that has the lock looked.
+    /// Batches that were filed since the thread that has the lock looked.
     filed: AtomicUsize,
     state: Mutex<P>,
     /// The sequence number to be committed next. Written under the lock.
@@ -108,7 +108,7 @@ impl SequenceNumber {
     }
 }
 
-/// What came of trying to take a batch.
+/// The result of trying to take a batch.
 #[derive(Debug)]
 pub(crate) enum Taken<B> {
     Batch(SequenceNumber, B),
@@ -116,16 +116,16 @@ pub(crate) enum Taken<B> {
     Nothing,
     /// Another thread is taking.
     Busy,
-    /// As many batches are taken as may be, or the queue is closed. A thread that asked to be told is
+    /// No more batches may be taken, or the queue is closed. A thread that asked to be told is
     /// told when this changes.
     Full,
 }
 
-/// What became of a batch under the commit lock.
+/// The result of committing a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Commit {
     Done,
-    /// It cannot go on now. It stays the head until [`OrderedQueue::proceed_all`] is called.
+    /// The batch cannot go on now. It stays the head until [`OrderedQueue::proceed_all`] is called.
     Blocked,
 }
 

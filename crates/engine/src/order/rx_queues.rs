@@ -52,7 +52,7 @@ pub(crate) struct RxQueues<S, B, const N: usize = 1> {
 #[repr(align(128))]
 struct RxQueue<S, B, const N: usize>(OrderedQueue<Taking<S>, B, (), N>);
 
-/// What taking from a receive queue needs.
+/// State of taking from a receive queue, under its take lock.
 pub(crate) struct Taking<S> {
     pub(crate) state: S,
     /// While peers leave it, in the sockets for IPv4 and IPv6: bytes, as the kernel counts them, that
@@ -74,7 +74,7 @@ struct OrderState {
     /// Nothing is taken from any receive queue, but from one that another one waits for.
     is_closed: bool,
     change: Option<RxQueueChange>,
-    /// What the head of each receive queue waits for.
+    /// The wait of the head of each receive queue.
     waits: [Option<Wait>; RX_QUEUES],
 }
 
@@ -87,7 +87,7 @@ struct Wait {
     is_over: bool,
 }
 
-/// What becomes of the head of a receive queue that may have to wait.
+/// Whether it is the turn of a head that may have to wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Turn {
     Comes,
@@ -111,9 +111,9 @@ struct RxQueueChange {
     end: End,
 }
 
-/// What a change leads to.
+/// The end of a change.
 enum End {
-    /// So many receive queues are in use.
+    /// Another number of receive queues is in use.
     RxQueues(usize),
     /// The head of a receive queue, which has data of a session, goes on.
     Head(usize, u32),

@@ -1,4 +1,4 @@
-//! What a poll of the outbound path runs with.
+//! The context of a poll of the outbound path.
 
 use adit_offload::Frame;
 use adit_proto::Time;
@@ -8,11 +8,11 @@ use crate::shared::common::Common;
 use crate::shared::sockets::Sockets;
 use crate::thread::priority;
 
-/// What a poll of the outbound path runs with.
+/// The context of a poll of the outbound path.
 pub(crate) struct Context<'a, U> {
     pub(crate) common: &'a Common<U>,
     pub(crate) sockets: &'a Sockets<U>,
-    /// Those of the thread.
+    /// The buffers of the thread.
     pub(crate) buffers: &'a Buffers,
     /// The time of this poll.
     pub(crate) now: Time,

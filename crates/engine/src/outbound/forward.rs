@@ -38,7 +38,7 @@ pub(crate) struct Forwarder<U> {
     pub(crate) noted: Noted,
 }
 
-/// What [`Waiting`] has of one flow shard.
+/// One flow shard's contribution to [`Waiting`].
 #[derive(Default)]
 pub(crate) struct Noted {
     trains: usize,
@@ -47,7 +47,7 @@ pub(crate) struct Noted {
 }
 
 impl<U: UdpSocket> Forwarder<U> {
-    /// It is one of so many.
+    /// Sets its share: it is one of so many.
     pub(crate) fn set_share(&mut self, flow_shards: usize) {
         self.sender.set_share(flow_shards);
         self.staged.set_share(flow_shards);
@@ -290,7 +290,7 @@ impl<U: UdpSocket> Forwarder<U> {
 #[derive(Default)]
 pub(crate) struct OpenTrains<'a> {
     open: ArrayVec<OpenTrain<'a>, MAX_OPEN>,
-    /// Those that are closed, in this order, to be sent.
+    /// Trains that are closed, in this order, to be sent.
     pub(super) sealed: ArrayVec<SealedTrain, MAX_SEALED>,
 }
 
@@ -394,7 +394,7 @@ fn keep<U>(
 pub(crate) enum NotAppended {
     /// The peer has no session to send with. Nothing of the frame was appended.
     NoSession,
-    /// So many packets, the last ones of the frame, are dropped.
+    /// The last packets of the frame are dropped, so many.
     Dropped(DropReason, usize),
 }
 

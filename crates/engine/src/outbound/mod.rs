@@ -50,7 +50,7 @@ use crate::thread::poll::Polled;
 #[cfg(debug_assertions)]
 use crate::thread::progress;
 
-/// So many polls in a row find more in the TUN than they can take, before its queue counts as
+/// Polls in a row that find more in the TUN than they can take, before its queue counts as
 /// standing: 4 MB.
 const STANDING: u32 = 16;
 /// How often the control thread hears of that.
@@ -59,7 +59,7 @@ const TELL_EVERY: Duration = Duration::from_millis(20);
 /// A batch, or what one flow shard has of it.
 pub(crate) enum OutboundFlowShard {
     Whole(Box<OutboundBatch>),
-    /// What of a batch is for this flow shard.
+    /// The packets of a batch that are in this flow shard.
     Split {
         sealed: VecDeque<SealedTrain>,
         /// Frames that come after these: what waits for a session, and what did not fit.
@@ -69,7 +69,7 @@ pub(crate) enum OutboundFlowShard {
 }
 
 impl OutboundFlowShard {
-    /// It has been transmitted: the batch, if that is true of all its flow shards.
+    /// Ends a flow shard that has been transmitted. Returns the batch, if all of its flow shards have.
     fn end(self) -> Option<Box<OutboundBatch>> {
         match self {
             Self::Whole(batch) => Some(batch),
@@ -400,7 +400,7 @@ impl<U: UdpSocket> Outbound<U> {
         isolated
     }
 
-    /// What is readable when [`Self::handle_path_events`] has something to do.
+    /// A descriptor that is readable when [`Self::handle_path_events`] has something to do.
     pub(crate) fn paths_fd(&self) -> BorrowedFd<'_> {
         self.paths.fd()
     }

@@ -29,7 +29,7 @@ pub(crate) struct Sender<U> {
     max_ready: usize,
     /// Trains that the shared sockets have taken.
     taken: u64,
-    /// Whose these were.
+    /// The peers whose trains these were.
     recent: Recent,
     pub(crate) paths: Arc<Paths<U>>,
     drops: Arc<Drops>,
@@ -47,7 +47,7 @@ impl<U: UdpSocket> Sender<U> {
         }
     }
 
-    /// It is one of so many.
+    /// Sets its share: it is one of so many.
     pub(crate) fn set_share(&mut self, flow_shards: usize) {
         self.max_ready = MAX_READY / flow_shards;
     }

@@ -108,7 +108,7 @@ struct Path<U> {
     socket: U,
     /// Of the socket: true for IPv6.
     v6: bool,
-    /// What the socket's buffer was set to, in bytes.
+    /// The size that the socket's buffer was set to, in bytes.
     buffer: usize,
     /// The socket is full, since then.
     full: Option<Time>,

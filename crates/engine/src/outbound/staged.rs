@@ -44,7 +44,7 @@ impl<P> Default for Staged<P> {
 }
 
 impl<P: Clone> Staged<P> {
-    /// It is one of so many that share the bytes.
+    /// Sets its share of the bytes: it is one of so many.
     pub(crate) fn set_share(&mut self, of: usize) {
         self.max_bytes = MAX_BYTES / of;
     }

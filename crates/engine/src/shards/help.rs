@@ -14,10 +14,10 @@ use crate::thread::poll::{Descriptor, Polled};
 const BUSY_POLLS: u32 = 4;
 /// How often it looks, and how often a worker does.
 pub(crate) const LOOK: Duration = Duration::from_millis(1);
-/// So many looks in a row have to see an idle CPU, before help is asked for.
+/// Looks in a row that have to see an idle CPU, before help is asked for.
 const IDLE_LOOKS: u32 = 4;
 
-/// What is known of the need for help with the queues of an interface.
+/// The need for help with the queues of an interface.
 #[derive(Debug, Default)]
 pub(crate) struct Need {
     /// Polls in a row that left something in a queue: the TUN, and each receive queue. A gateway that
@@ -94,7 +94,7 @@ impl Need {
 /// Why a worker leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reason {
-    /// It finds nothing.
+    /// The worker finds nothing.
     Idle,
     /// There are as many threads as CPUs, and the queue is emptied even so: its owner alone may do, for
     /// less CPU time.
@@ -104,7 +104,7 @@ pub(crate) enum Reason {
 }
 
 impl Reason {
-    /// What one look at the CPUs says; `left_some`: of what waited, something was left.
+    /// The result of one look at the CPUs; `left_some`: of what waited, something was left.
     pub(crate) fn of(idle_cpus: Option<i64>, left_some: bool) -> Option<Self> {
         match idle_cpus {
             None | Some(..0) => Some(Self::Crowded),
@@ -114,7 +114,7 @@ impl Reason {
     }
 }
 
-/// What most looks say.
+/// The reason that most looks give.
 pub(crate) fn reason(looks: &[Option<Reason>]) -> Option<Reason> {
     let count = |reason| looks.iter().filter(|look| **look == Some(reason)).count();
     let [crowded, spare] = [Reason::Crowded, Reason::Spare].map(count);

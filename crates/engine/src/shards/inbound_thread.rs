@@ -32,7 +32,7 @@ type Paths<T, U> = HashMap<u32, Weak<Queues<T, U>>>;
 /// The thread that polls sockets with sparse flows, of all shards.
 pub(crate) struct InboundThread<T, U> {
     pub(crate) waker: Arc<Waker>,
-    /// What it sleeps on: its waker, and the sockets that are lent.
+    /// The epoll set that it sleeps on: its waker, and the sockets that are lent.
     epoll: OwnedFd,
     /// Whose sockets these are, by the number of the queues, until the thread ends. Their owner keeps
     /// them.

@@ -8,14 +8,14 @@ use crate::shards::worker::Worker;
 use crate::shared::handles::ShardHandle;
 use crate::thread::arrivals::Arrivals;
 
-/// What other threads post to a shard.
+/// A shard's mailbox.
 pub(crate) struct ShardMailbox<T, U> {
     pub(crate) handle: Arc<ShardHandle>,
     /// Queues that it is to serve.
     pub(crate) arrivals: Arrivals<OwnedQueues<T, U>>,
     /// Queues of others that it is to help with.
     pub(crate) help: Arrivals<Worker<T, U>>,
-    /// It is to keep so many interfaces, and to give away the others.
+    /// How many interfaces it is to keep. It gives away the others.
     pub(crate) keeps: AtomicUsize,
     pub(crate) stopping: AtomicBool,
 }

@@ -26,9 +26,9 @@ use crate::thread::poll::{Descriptor, Polled, Role, Token};
 /// How often to look how far a change of receive queues has come.
 const CHANGE: Duration = Duration::from_millis(1);
 
-/// What a shard has once for all its queues.
+/// Resources that a shard has once for all its queues.
 pub(crate) struct Resources<T, U> {
-    /// What the shard sleeps on.
+    /// The epoll set that the shard sleeps on.
     pub(crate) epoll: OwnedFd,
     pub(crate) inbound_thread: Arc<InboundThread<T, U>>,
     pub(crate) thread: ThreadState,
@@ -58,10 +58,10 @@ pub(crate) struct OwnedQueues<T, U> {
     _end_guard: EndGuard<U>,
 }
 
-/// That a socket which all peers share is full.
+/// A socket which all peers share is full.
 #[derive(Clone, Copy)]
 struct Blocked {
-    /// That of IPv6.
+    /// The socket of IPv6.
     v6: bool,
     /// When it last took a train, or something was last done about it.
     since: Time,

@@ -50,12 +50,12 @@ pub(crate) struct Queues<T, U> {
     /// What taking needs are the shares of both families, IPv4 and IPv6.
     pub(super) inbound: RxQueues<[Shares; 2], InboundFlowShard, { 1 + DELIVERIES }>,
     pub(crate) outbound: Outbound<U>,
-    /// So many threads poll them: their owner, and those that help it.
+    /// How many threads poll them: their owner, and those that help it.
     threads: AtomicUsize,
-    /// So many threads commit at the same time.
+    /// How many threads commit at the same time.
     committing: AtomicUsize,
     pub(crate) need: Mutex<Need>,
-    /// As many as the ordered queue lets in.
+    /// Batches that wait for a worker: no more than the ordered queue lets in.
     jobs: Mutex<VecDeque<Job>>,
     /// The last to go: the interface has ended when its TUN is closed.
     _end_guard: EndGuard<U>,
@@ -162,7 +162,7 @@ impl<T, U> Queues<T, U> {
         lock(&self.need).workers()
     }
 
-    /// So many threads help from now on.
+    /// Sets how many threads help from now on.
     ///
     /// They commit at the same time, at as many commit locks as there are threads, if that is worth a
     /// split of every batch: with two, one works while the other commits. Every change has to wait until all
@@ -215,7 +215,7 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
         })
     }
 
-    /// What a poll of the outbound path runs with.
+    /// The context of a poll of the outbound path.
     pub(crate) fn context<'a>(
         &'a self,
         buffers: &'a buffers::Buffers,

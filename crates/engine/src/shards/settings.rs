@@ -12,7 +12,7 @@ pub enum Policy {
     /// One thread takes packets and commits them; others encrypt and decrypt, and it too while these have
     /// more than they can do.
     Pipeline,
-    /// As inline, but idle threads join where one is not enough and CPUs are idle.
+    /// Like inline, but idle threads join where one is not enough and CPUs are idle.
     #[default]
     Auto,
 }

@@ -31,7 +31,7 @@ use crate::thread::poll::{Descriptor, Polled, Role};
 /// One for each shard.
 type Shards<T, U> = Vec<Arc<ShardMailbox<T, U>>>;
 
-/// What the thread of a shard runs.
+/// The function that the thread of a shard runs.
 pub(crate) type Run = Box<dyn FnOnce() -> io::Result<()> + Send>;
 
 /// Makes a shard.
@@ -47,7 +47,7 @@ pub(crate) struct ThreadPool<T, U> {
     in_force: AtomicU64,
     new_shard: NewShard<T, U>,
     shards: Mutex<Shards<T, U>>,
-    /// Those that end, or have ended.
+    /// Shards that end, or have ended.
     retired: Mutex<Shards<T, U>>,
     pub(crate) inbound: Arc<InboundThread<T, U>>,
     pub(crate) buffers: Arc<SharedBuffers>,
@@ -133,7 +133,7 @@ impl<T: TunQueue + 'static, U: UdpSocket + 'static> ThreadPool<T, U> {
         Ok(())
     }
 
-    /// Those whose threads run: one that panicked gets no more interfaces.
+    /// Shards whose threads run: one that panicked gets no more interfaces.
     fn shards(&self) -> MutexGuard<'_, Shards<T, U>> {
         let mut shards = lock(&self.shards);
         shards.retain(|shard| !shard.has_ended());
@@ -253,7 +253,7 @@ impl<T: TunQueue + 'static, U: UdpSocket + 'static> ThreadPool<T, U> {
         queues.set_workers(need.workers);
     }
 
-    /// What an owner does with what it takes.
+    /// The role of owners: what they do with what they take.
     pub(crate) fn role_of_owners(&self) -> Role {
         match self.in_force() {
             (2.., Policy::Pipeline) => Role::OwnerOfPipeline,

@@ -16,14 +16,14 @@ use crate::shards::thread_state::ThreadState;
 use crate::thread::lock::lock;
 use crate::thread::poll::{Polled, Role};
 
-/// So many looks of a worker decide together whether it stays.
+/// Looks of a worker that decide together whether it stays.
 const LOOKS: usize = 8;
 /// After a worker found no CPU, so long no other is asked; twice as long each time.
 const FIRST_PAUSE: Duration = Duration::from_millis(16);
 const MAX_DOUBLINGS: u32 = 7;
 /// A worker that had a CPU for so long helped.
 const HELPED: Duration = Duration::from_millis(100);
-/// So long a worker looks for work before it leaves.
+/// How long a worker looks for work before it leaves.
 const LINGER: Duration = Duration::from_micros(200);
 
 /// Since when a worker has looked in vain.
@@ -45,14 +45,14 @@ impl Linger {
 /// A shard's thread that helps with the queues of another one.
 pub(crate) struct Worker<T, U> {
     queues: Arc<Queues<T, U>>,
-    /// It is not counted any more.
+    /// Whether it is not counted any more.
     has_left: bool,
     joined: Time,
     linger: Linger,
     look_at: Time,
-    /// What looks at the CPUs have said so far.
+    /// Results of looks at the CPUs so far.
     looks: ArrayVec<Option<Reason>, LOOKS>,
-    /// What it has taken since the last look was not all that waited.
+    /// Whether something was left of what waited since the last look.
     left_some: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What the control thread and the shards share.
+//! State that the control thread and the shards share.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -26,7 +26,7 @@ pub(crate) struct Common<U> {
     /// Where UDP tunnels end, unless what is for them is not merged.
     pub(crate) tunnel_ends: Option<TunnelEnds>,
     mtu: AtomicUsize,
-    /// What the TUN refused to take merged.
+    /// Kinds of packets that the TUN refused to take merged.
     tun_refuses: [AtomicBool; Merged::COUNT],
     refused_trains: AtomicU64,
     icmp_errors: [AtomicU64; IcmpKind::ALL.len()],
@@ -47,7 +47,7 @@ struct End {
     on_end: Option<Box<dyn FnOnce() + Send>>,
 }
 
-/// What a thread has of an interface. When one of them is dropped, for whatever reason, the others
+/// A thread's hold on an interface. When one of them is dropped, for whatever reason, the others
 /// are asked to end; the interface has ended with the last.
 pub(crate) struct EndGuard<U>(Arc<Common<U>>);
 

@@ -1,4 +1,4 @@
-//! What passes through the queues of an interface, for whoever watches.
+//! Counters of what passes through the queues of an interface, for whoever watches.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -15,7 +15,7 @@ pub(crate) struct LoadCounters {
     pub(crate) waiting: Arc<Waiting>,
 }
 
-/// What one thread counts, or several.
+/// Counters of one thread, or of several.
 #[derive(Default)]
 pub(crate) struct Counters {
     /// From the TUN.
@@ -30,7 +30,7 @@ pub(crate) struct Counters {
     pub(crate) received: Trains,
 }
 
-/// What was counted so far.
+/// The values of counters so far.
 #[derive(Default)]
 pub(crate) struct Counted {
     pub(crate) outbound: BatchCounters,
@@ -41,12 +41,12 @@ pub(crate) struct Counted {
 }
 
 impl LoadCounters {
-    /// Those of the calling thread.
+    /// The counters of the calling thread.
     pub(crate) fn own(&self) -> &Counters {
         self.counters.own()
     }
 
-    /// Those of all threads together.
+    /// The sum of all threads' counters.
     pub(crate) fn read(&self) -> Counted {
         let mut all = Counted::default();
         for of in self.counters.all() {
@@ -62,7 +62,7 @@ impl LoadCounters {
     }
 }
 
-/// What waits on the outbound path at the moment.
+/// Frames and trains that wait on the outbound path at the moment.
 #[derive(Debug, Default)]
 pub(crate) struct Waiting {
     /// For a full socket.
@@ -175,7 +175,7 @@ impl Trains {
 pub struct BatchCounters {
     /// Batches that were not empty.
     pub batches: u64,
-    /// What these had: frames of the TUN, or data messages of the sockets.
+    /// Contents of these: frames of the TUN, or data messages of the sockets.
     pub contents: u64,
     /// Batches that a thread took which does not own the queues.
     pub helped: u64,
@@ -186,11 +186,11 @@ pub struct BatchCounters {
 pub struct TrainCounters {
     /// Trains of one datagram, of up to 2, 4, 8, 16, 32 and 64, and of more.
     pub counts: [u64; TRAIN_LENGTHS],
-    /// What they had together.
+    /// Datagrams in all of these.
     pub datagrams: u64,
 }
 
-/// What waits in the queues of an interface at a moment.
+/// Packets and messages in the queues of an interface at a moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WaitingCounters {
     /// Handshake messages, for the control thread.

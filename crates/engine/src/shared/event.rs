@@ -1,4 +1,4 @@
-//! What an interface tells whoever watches it.
+//! Events that an interface tells whoever watches it.
 
 use std::net::SocketAddr;
 
@@ -10,7 +10,7 @@ use crate::shared::rate_limited_log::Incident;
 /// Something that a program may want to know at once. Nothing in it is secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// It is known now whether a peer is there.
+    /// News of whether a peer is there.
     Liveness {
         /// The peer.
         peer: PublicKey,
@@ -48,7 +48,7 @@ pub enum Event {
         /// Initiations that left and were not answered.
         initiations: u32,
     },
-    /// As in the verbose log: one a second for each cause and source, with a count.
+    /// An incident, as in the verbose log: one a second for each cause and source, with a count.
     Incident {
         /// The last of them.
         incident: Incident,

@@ -1,4 +1,4 @@
-//! What other threads see of a shard, and of the queues of an interface.
+//! Handles: what other threads see of a shard, and of the queues of an interface.
 
 use std::collections::HashSet;
 use std::io;
@@ -24,9 +24,9 @@ pub(crate) struct ShardHandle {
     overloaded: AtomicBool,
     /// The shard may not run at the priority that it should have.
     priority_refused: AtomicBool,
-    /// It sleeps, and nobody has asked it for help since.
+    /// Whether it sleeps, and nobody has asked it for help since.
     is_idle: AtomicBool,
-    /// It is one shard too many: it ends once it serves nothing.
+    /// Whether it is one shard too many: it ends once it serves nothing.
     retires: AtomicBool,
     /// Of the thread of the inbound path.
     pub(crate) inbound_thread: Arc<Waker>,
@@ -63,7 +63,7 @@ impl ShardHandle {
         self.load.load(Ordering::Acquire)
     }
 
-    /// It has to give away what it serves, and ends then.
+    /// Has it give away what it serves, and end then.
     pub(crate) fn retire(&self) {
         self.retires.store(true, Ordering::Release);
         self.waker.wake();
@@ -109,7 +109,7 @@ impl ShardHandle {
     }
 }
 
-/// That a shard serves, or is about to serve, one interface more.
+/// A count of one for an interface that a shard serves, or is about to serve.
 pub(crate) struct Served(pub(crate) Arc<ShardHandle>);
 
 impl Served {
@@ -142,7 +142,7 @@ pub(crate) struct QueuesHandle<U> {
     waits_for: Mutex<HashSet<u32>>,
 }
 
-/// What the control thread tells a shard.
+/// A command of the control thread to a shard.
 pub(crate) enum ShardCommand {
     /// The peer has a session to send with: what was staged for it can go.
     SessionReady(Arc<Peer>),

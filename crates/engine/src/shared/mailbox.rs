@@ -52,13 +52,13 @@ pub(crate) struct Reply {
     pub(crate) datagram: [u8; wire::COOKIE_REPLY_LEN],
 }
 
-/// What became of a change. It comes back with it, because the caller has time to free it.
+/// The outcome of a change. The change comes back with it, because the caller has time to free it.
 pub(crate) type SetAnswer = (Result<(), CommandError>, DeviceChange);
 
 /// A peer, and the addresses of its name; see [`Device::set_candidates`](adit_proto::Device).
 pub type Candidates = (PublicKey, Option<Vec<SocketAddr>>);
 
-/// What the control thread knows for a report.
+/// The control thread's contribution to a report.
 #[derive(Default)]
 pub(crate) struct OfControl {
     pub(crate) handshakes: HandshakeStats,
@@ -126,7 +126,7 @@ pub(crate) struct Posted {
 }
 
 impl Posted {
-    /// What room there is for another message whose sender has shown a cookie.
+    /// Room for another message whose sender has shown a cookie.
     fn room(&self) -> Room {
         match self.proven.len() * 4 / MAX_HANDSHAKES {
             0 => Room::Ample,
@@ -160,8 +160,8 @@ impl Mailbox {
         self.post(|waiting| waiting.events.push(Arc::clone(peer)));
     }
 
-    /// It wakes the thread though something else waits: while the interface pauses, commands alone are
-    /// taken.
+    /// Posts a command, and wakes the thread though something else waits: while the interface pauses,
+    /// commands alone are taken.
     pub(crate) fn command(&self, command: Command) {
         self.post(|waiting| waiting.commands.push(command));
         self.waker.wake();

@@ -1,4 +1,4 @@
-//! What the control thread and the shards share.
+//! State that the control thread and the shards share.
 
 pub(crate) mod common;
 pub(crate) mod counters;

@@ -59,7 +59,7 @@ pub enum Incident {
         kind: Option<HandshakeKind>,
         /// Where it was to go.
         to: SocketAddr,
-        /// What the kernel said; `None` if there is no socket of the address family.
+        /// The kernel's error; `None` if there is no socket of the address family.
         error: Option<Errno>,
     },
     /// An ICMP error came back. It may be forged.
@@ -210,7 +210,7 @@ pub(crate) struct RateLimitedLog {
 
 #[derive(Default)]
 struct Incidents {
-    /// Those that had a line in the last second, by cause and source.
+    /// Incidents that had a line in the last second, by cause and source.
     recent: HashMap<(Cause, IpAddr), Recent>,
     /// Lines that are due at once.
     fresh: Vec<LogLine>,

@@ -108,7 +108,7 @@ impl<U> Sockets<U> {
         self.in_use.load(Ordering::Acquire)
     }
 
-    /// So many receive queues are polled from now on.
+    /// Sets how many receive queues are polled from now on.
     pub(crate) fn use_rx_queues(&self, rx_queues: usize) {
         self.in_use.store(rx_queues, Ordering::Release);
     }
@@ -148,7 +148,7 @@ impl<U> Sockets<U> {
         })
     }
 
-    /// Those that are polled.
+    /// Sockets that are polled.
     pub(crate) fn all_in_use(&self) -> impl Iterator<Item = RxQueueSocket<'_, U>> {
         let rx_queues = self.in_use();
         self.all().take_while(move |it| it.rx_queue < rx_queues)

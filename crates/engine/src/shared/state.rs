@@ -1,4 +1,4 @@
-//! What is known of an interface beside the protocol.
+//! The state of an interface beside the protocol.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -7,7 +7,7 @@ use adit_io::udp::UdpState;
 
 use crate::shared::counters::{BatchCounters, TrainCounters};
 
-/// What a process knows of an interface besides the protocol's state. It has no secrets. Counters go
+/// The state of an interface besides the protocol's. It has no secrets. Counters go
 /// by name, because versions may have others.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct InterfaceState {
@@ -31,7 +31,7 @@ pub struct InterfaceState {
     pub icmp_errors: Vec<(String, u64)>,
     /// Trains that the kernel refused to segment.
     pub refused_trains: u64,
-    /// What the TUN refused to take merged.
+    /// Kinds of packets that the TUN refused to take merged.
     pub tun_refuses: Vec<bool>,
     /// Batches that were taken from the TUN.
     pub outbound: BatchCounters,
@@ -46,11 +46,11 @@ pub struct InterfaceState {
 /// A socket of an interface that is handed over.
 #[derive(Debug)]
 pub struct HandedSocket {
-    /// It is of IPv6.
+    /// Whether it is of IPv6.
     pub v6: bool,
     /// Another descriptor of it.
     pub fd: OwnedFd,
-    /// What there is to know besides.
+    /// The rest of its state.
     pub state: UdpState,
 }
 

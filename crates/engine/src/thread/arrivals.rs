@@ -1,4 +1,4 @@
-//! What is handed to a thread to keep, until the thread has ended.
+//! Things that are posted to a thread, until the thread has ended.
 
 use std::sync::Mutex;
 

@@ -1,4 +1,4 @@
-//! What becomes of a panic.
+//! Panics, and what they end.
 //!
 //! A thread of the engine works for several interfaces. What it does for one of them is contained: a
 //! panic there ends that interface, which says why, and the thread goes on with the others. A panic

@@ -1,4 +1,4 @@
-//! What any thread of the engine needs, whatever it does.
+//! Clocks, locks and wake-ups of any thread of the engine.
 
 pub(crate) mod arrivals;
 pub(crate) mod clock;

@@ -43,9 +43,9 @@ const LATE: u32 = 8;
 const TOO_LATE: u32 = 4;
 /// How often a loaded thread asks how long it waited for its CPU.
 const WINDOW: Duration = Duration::from_millis(4);
-/// It stays where it is if it waited for less than one part of the time in this many.
+/// The thread stays where it is if it waited for less than one part of the time in this many.
 const EASY: u32 = 6;
-/// It is released if it waited for more than one part in this many.
+/// The thread is released if it waited for more than one part in this many.
 const CROWDED: u32 = 3;
 /// The longest that it stays. The scheduler knows more than this thread: interrupts, and faster
 /// CPUs that are idle.
@@ -70,11 +70,11 @@ pub(crate) struct Placement {
 /// Why the thread is bound to a CPU.
 #[derive(Debug)]
 enum PlacementState {
-    /// It is not: the scheduler decides.
+    /// Not bound: the scheduler decides.
     Free,
     /// Packets of sparse flows come from there.
     Following(Bound),
-    /// It processed its load there.
+    /// Bound to a CPU where it processed its load.
     Staying(Bound),
 }
 
@@ -115,7 +115,7 @@ impl Placement {
         rested
     }
 
-    /// So many packets were processed in this poll. It counts as one at least: a flood of datagrams
+    /// Counts packets that were processed in this poll. It counts as one at least: a flood of datagrams
     /// that are none is load.
     pub(crate) fn processed(&mut self, packets: usize) {
         self.packets = self.packets.saturating_add(packets.max(1));
@@ -202,7 +202,7 @@ struct Follower {
     swing: (usize, u32),
     /// How many it takes to follow them.
     pattern: u32,
-    /// What the clock showed when the thread last went somewhere.
+    /// Low bits of the clock when the thread last went somewhere.
     chance: u32,
     /// Packets that waited for too long, times [`LATE`], less those that did not.
     late: u32,
@@ -355,7 +355,7 @@ struct Affinity {
     left: Option<(CpuSet, CpuSet)>,
 }
 
-/// That a thread is bound to a CPU.
+/// A binding of a thread to a CPU.
 #[derive(Debug)]
 struct Bound {
     cpu: usize,

@@ -14,7 +14,7 @@ use crate::thread::priority::ordinary_priority;
 /// Events that are taken at once: as many queues have their turn before any has its next one.
 pub(crate) const MAX_EVENTS: usize = 16;
 
-/// What a descriptor of an epoll set is.
+/// The token of a descriptor in an epoll set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Token {
     /// The waker of the thread.
@@ -36,10 +36,10 @@ pub(crate) enum Descriptor {
     },
 }
 
-/// What a poll of a queue found.
+/// The result of a poll of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Polled {
-    /// So many packets were processed.
+    /// Packets were processed, so many.
     Packets {
         count: usize,
         /// The batch was full: more may wait.
@@ -47,7 +47,7 @@ pub(crate) enum Polled {
     },
     /// Another thread is taking what waits.
     Busy,
-    /// As many batches are taken as may be. The thread that commits the next one wakes the owner.
+    /// No more batches may be taken now. The thread that commits the next one wakes the owner.
     Full,
     /// The socket is full, and sealed trains wait for it: call again when it is writable.
     Blocked,
@@ -144,7 +144,7 @@ pub(crate) fn wait(
     }
 }
 
-/// What a thread is to the queues that it polls.
+/// The role of a thread towards the queues that it polls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     /// It waits for their events, and [`QueuesHandle::wake`](crate::shared::handles::QueuesHandle::wake) wakes it.

@@ -14,11 +14,11 @@ use adit_proto::Time;
 use rustix::process::getpriority_process;
 use rustix::thread::{Pid, gettid};
 
-/// As long as the scheduler may have a thread wait for another one: its slice with two CPUs.
+/// The time for which the scheduler may have a thread wait for another one: its slice with two CPUs.
 const INTERVAL: Duration = Duration::from_millis(3);
-/// So many datagrams of full size fill a receive buffer of 212,992 octets, the default.
+/// Datagrams of full size that fill a receive buffer of 212,992 octets, the default.
 const FILL: u64 = 92;
-/// It is over when no interval had so many for so long.
+/// A flood is over when no interval had so many for so long.
 const CALM: Duration = Duration::from_millis(100);
 
 thread_local! {

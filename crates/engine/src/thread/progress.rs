@@ -1,4 +1,4 @@
-//! What debug builds, and so the tests, check of the progress of batches: whoever has a sequence number goes
+//! Checks of the progress of batches in debug builds, and so in tests: whoever has a sequence number goes
 //! on until it is filed or another thread has it.
 //!
 //! A thread that sleeps with a sequence number stops the queue: what is behind it waits for that thread. Such
@@ -19,7 +19,7 @@ pub(crate) fn takes(sequence: u64) {
     HELD.with_borrow_mut(|held| held.push(sequence));
 }
 
-/// It has it no longer.
+/// Notes that the calling thread has it no longer.
 pub(crate) fn lets_go(sequence: u64) {
     HELD.with_borrow_mut(|held| {
         if let Some(at) = held.iter().position(|of| *of == sequence) {

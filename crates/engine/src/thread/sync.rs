@@ -1,5 +1,5 @@
-//! What ordered queues and their ownership are made of: the standard library's, or, in a build with `--cfg loom`,
-//! those of [loom](https://docs.rs/loom), whose scheduler tries every interleaving.
+//! Locks and atomics of ordered queues and of their ownership: the standard library's, or, in a build
+//! with `--cfg loom`, those of [loom](https://docs.rs/loom), whose scheduler tries every interleaving.
 
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
