@@ -46,7 +46,7 @@ pub struct Admission {
 
 struct AdmissionState {
     checker: Checker,
-    /// What was proven, by address, and by address and port.
+    /// Limits of what was proven, by address, and by address and port.
     by_host: Limiter<Source>,
     by_port: Limiter<SocketAddr>,
     /// The nanoseconds until which the time of those is used up that have proven more than others.
@@ -60,15 +60,15 @@ struct AdmissionState {
 /// second pass at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Room {
-    /// It is nearly full: messages of hosts that have sent no more than LIMITER_RATE a second.
+    /// Nearly none: for messages of hosts that have sent no more than LIMITER_RATE a second.
     Little,
     /// Less than half: those of ports that have, too, since many clients may have one address.
     Some,
-    /// It is short: any.
+    /// For any message: the queue is short.
     Ample,
 }
 
-/// What a shard is to do with a handshake message.
+/// The answer to a shard: what to do with a handshake message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Screened {
     /// The sender has shown that it receives at its address: for [`Device::handle_proven`].
@@ -94,7 +94,7 @@ pub(crate) enum Verdict {
     Passed,
     Reply([u8; COOKIE_REPLY_LEN]),
     Refused(Refusal),
-    /// As above: its source has had more cookies than others, and no more can be given now.
+    /// Refused, too: its source has had more cookies than others, and no more can be given now.
     Exhausted,
 }
 
@@ -216,7 +216,7 @@ impl Admission {
         Screened::Refused(outcome(refusal))
     }
 
-    /// So many initiations were dropped because their sources are [exhausted](Screened::Exhausted).
+    /// Counts initiations that were dropped because their sources are [exhausted](Screened::Exhausted).
     pub fn dropped(&self, initiations: u64) {
         let screened = &self.screened;
         for counter in [&screened.initiations, &screened.rate_limited] {
@@ -224,7 +224,8 @@ impl Admission {
         }
     }
 
-    /// So many of the replies that [`Shared::screen`](crate::Shared::screen) made left, and so many did not.
+    /// Counts the replies that [`Shared::screen`](crate::Shared::screen) made: those that left, and
+    /// those that did not.
     pub fn replied(&self, left: u64, failed: u64) {
         self.screened
             .cookies_sent
@@ -304,7 +305,7 @@ impl Admission {
     }
 }
 
-/// What one message costs beyond the limit of its source, and the time that may be saved, in
+/// The cost of a message beyond the limit of its source, and the time that may be saved, in
 /// nanoseconds.
 const COST_BEYOND: u64 = 1_000_000_000 / PROVEN_RATE_OF_ALL as u64;
 const SAVED: u64 = 100_000_000;
@@ -312,7 +313,7 @@ const SAVED: u64 = 100_000_000;
 /// A proven message that may pass.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
-    /// It is within the limits of its host and its port,
+    /// Within the limits of its host and its port,
     Within,
     /// or there is time left for such as are not.
     Beyond,

@@ -72,7 +72,7 @@ impl<T: Clone> AllowedIps<T> {
     }
 }
 
-/// What is left of tables that nobody uses any more. Freeing half a million owners takes a tenth of
+/// Remains of tables that nobody uses any more. Freeing half a million owners takes a tenth of
 /// a second, so that it is done in pieces.
 pub(crate) struct Garbage<T> {
     v4: Vec<Link<u32, T>>,
@@ -164,7 +164,7 @@ fn index<A: Address>(addr: A, shift: u32) -> u32 {
 #[derive(Clone, Copy)]
 struct Block<A> {
     addr: A,
-    /// That of its node.
+    /// The shift of its node.
     shift: u32,
     /// Among the blocks of its node: those of one bit are 2 and 3, those of two bits 4 to 7, and
     /// those of all six bits 64 to 127.

@@ -70,7 +70,7 @@ pub struct DeviceChange {
     pub peers: Vec<PeerChange>,
 }
 
-/// What one peer section of a `set` transaction asks for.
+/// A peer section of a `set` transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerChange {
     /// Names the peer.
@@ -117,10 +117,10 @@ pub enum AllowedIpChange {
     Remove(Cidr),
 }
 
-/// What `get` reports of the device.
+/// The report of `get` about the device.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct DeviceStatus {
-    /// As Curve25519 uses it (clamped).
+    /// The private key as Curve25519 uses it (clamped).
     pub private_key: Option<Secret>,
     /// Derived from the private key.
     pub public_key: Option<PublicKey>,
@@ -132,7 +132,7 @@ pub struct DeviceStatus {
     pub peers: Vec<PeerStatus>,
 }
 
-/// What `get` reports of one peer.
+/// The report of `get` about one peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerStatus {
     /// Names the peer.
@@ -179,7 +179,7 @@ pub struct PeerHandshakes {
 }
 
 impl PeerStatus {
-    /// That of a peer of which nothing but its key is known.
+    /// The status of a peer of which nothing but its key is known.
     pub fn new(public_key: PublicKey) -> Self {
         Self {
             public_key,

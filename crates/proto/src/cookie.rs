@@ -21,7 +21,7 @@ const MAC_LEN: usize = MACS_LEN / 2;
 pub(crate) struct Checker {
     mac1_key: [u8; 32],
     cookie_key: [u8; 32],
-    /// What secrets and nonces are made of, and how many were: the threads that make them may ask
+    /// The seed of secrets and nonces, and how many were made: the threads that make them may ask
     /// the kernel for no random numbers.
     seed: Zeroizing<[u8; 32]>,
     drawn: u64,
@@ -162,7 +162,7 @@ pub(crate) fn has_mac2(message: &[u8]) -> bool {
     split(message).2 != [0; MAC_LEN]
 }
 
-/// What mac1 signs, mac1, mac2.
+/// Splits a message into what mac1 signs, mac1, and mac2.
 fn split(message: &[u8]) -> (&[u8], &[u8], &[u8]) {
     let (signed, macs) = message.split_at(message.len() - MACS_LEN);
     let (mac1, mac2) = macs.split_at(MAC_LEN);

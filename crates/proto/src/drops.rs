@@ -73,7 +73,7 @@ explained_enum! {
 }
 
 explained_enum! {
-    /// What a packet was that is no drop though no peer got it: the kernel sends such of its own
+    /// A kind of packet that is no drop though no peer got it: the kernel sends such of its own
     /// accord through any interface. Each counts here or under one [`DropReason`].
     pub enum IgnoredKind {
         /// Outbound: to a multicast or broadcast address that no peer's allowed IPs contain. The
@@ -149,7 +149,7 @@ impl Counter {
 pub struct PacketAccounting {
     /// Packets that came in.
     pub came: u64,
-    /// Those of which a counter tells where they are.
+    /// Packets of which a counter tells where they are.
     pub known: u64,
 }
 

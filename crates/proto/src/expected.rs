@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use crate::Time;
 use crate::limits::{KNOWN_RATE, KNOWN_RATE_OF_ALL, RESPONSES_EXPECTED};
 
-/// What one initiation costs, in nanoseconds of its peer's time, and of that of all peers.
+/// The cost of an initiation, in nanoseconds of its peer's time, and of that of all peers.
 const COST: u64 = 1_000_000_000 / KNOWN_RATE as u64;
 const COST_OF_ALL: u64 = 1_000_000_000 / KNOWN_RATE_OF_ALL as u64;
 /// Time that all peers together may have saved.
@@ -35,7 +35,7 @@ pub(crate) struct Expected {
 
 struct AtAddress {
     peers: u32,
-    /// As `all`.
+    /// Time that is used up, as `all` has it.
     used: u64,
 }
 

@@ -28,7 +28,7 @@ macro_rules! explained_enum {
                 }
             }
 
-            /// What it means.
+            /// Its meaning.
             pub const fn explanation(self) -> &'static str {
                 match self {
                     $(Self::$variant => concat!($($doc),+).trim_ascii(),)+

@@ -14,7 +14,7 @@ use crate::rx_queues::{MAX_RX_QUEUES, RX_QUEUE_BITS, rx_queue};
 pub const INDEX_BUCKETS: usize = 1 << BITS;
 const BITS: u32 = 15;
 
-/// What learns which receiver indices are in use, by buckets: the lower bits of an index are its
+/// A listener that learns which receiver indices are in use, by buckets: the lower bits of an index are its
 /// bucket.
 pub trait InUse: Send + Sync {
     /// Whether an index of this bucket is in use now.

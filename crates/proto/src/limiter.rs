@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::Time;
 use crate::limits::{LIMITER_BURST, LIMITER_RATE, LIMITER_SOURCES};
 
-/// What one message costs, in nanoseconds of a source's time.
+/// The cost of a message, in nanoseconds of a source's time.
 const COST: u64 = 1_000_000_000 / LIMITER_RATE as u64;
 const FULL: u64 = COST * LIMITER_BURST as u64;
 /// A bucket that was not used for this long is full again and can be forgotten.

@@ -41,7 +41,7 @@ pub const TIMESTAMP_GRAIN: u32 = 1 << 24;
 /// Proven handshake messages per second that a source may send under load while there is little room
 /// for them (5.3 leaves the figure to implementations).
 pub const LIMITER_RATE: u32 = 20;
-/// Those that it may send at once.
+/// Messages that it may send at once.
 pub const LIMITER_BURST: u32 = 5;
 /// Sources that the limiter remembers for a second; where there are more, it forgets earlier
 /// (invariant 5).
@@ -62,7 +62,7 @@ pub const COOKIE_RATE_OF_ALL: u32 = 50_000;
 pub const RESPONSES_EXPECTED: u8 = 3;
 /// Initiations per second from the address and port of a peer with a session that are.
 pub const KNOWN_RATE: u32 = 1;
-/// Those from all of them together: some 150 µs of a CPU each.
+/// Messages of all of them together: some 150 µs of a CPU each.
 pub const KNOWN_RATE_OF_ALL: u32 = 1000;
 /// Peers that a new process calls in a second, because the one before it had sessions with them.
 pub const CALLS_PER_SECOND: u32 = 1000;

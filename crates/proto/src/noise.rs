@@ -46,7 +46,7 @@ impl Identity {
     }
 }
 
-/// What the handshake has to know of a peer.
+/// The keys of a peer that the handshake has to know.
 pub(crate) struct Remote {
     pub(crate) public: PublicKey,
     /// DH of both static keys, made for the first handshake and kept for all others: a change of

@@ -29,7 +29,7 @@ pub struct Peer {
     roamed_from: ArcSwapOption<SocketAddr>,
     rx_bytes: atomic::AtomicU64,
     tx_bytes: atomic::AtomicU64,
-    /// What receiving from it cost, in units of [`work`](crate::work).
+    /// The cost of receiving from it, in units of [`work`](crate::work).
     work: atomic::AtomicU64,
     last_sent: atomic::AtomicU64,
     last_received: atomic::AtomicU64,
@@ -248,7 +248,7 @@ impl Peer {
         self.raise(events)
     }
 
-    /// So much [`work`](crate::work) was done with authentic data from it.
+    /// Counts [`work`](crate::work) that was done with authentic data from it.
     pub fn worked(&self, work: u64) {
         self.work.fetch_add(work, Ordering::Relaxed);
     }
@@ -392,7 +392,7 @@ impl Peer {
     }
 }
 
-/// What shards noted of a peer.
+/// Notes of shards about a peer.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Noted {
     /// Received and sent.
@@ -405,7 +405,7 @@ pub(crate) struct Noted {
 
 /// For the control thread.
 impl Peer {
-    /// What shards noted, while none of them does.
+    /// The notes of shards, while none of them writes.
     pub(crate) fn noted(&self) -> Noted {
         Noted {
             bytes: [&self.rx_bytes, &self.tx_bytes].map(|bytes| bytes.load(Ordering::Relaxed)),
@@ -420,7 +420,7 @@ impl Peer {
         }
     }
 
-    /// What shards of another process noted. No shard knows the peer yet.
+    /// Takes the notes of another process's shards. No shard knows the peer yet.
     pub(crate) fn set_noted(&self, noted: &Noted) {
         let [received, sent] = noted.bytes;
         self.rx_bytes.store(received, Ordering::Relaxed);

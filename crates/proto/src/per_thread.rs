@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// So many threads write without sharing a cache line.
+/// Threads that write without sharing a cache line.
 const COPIES: usize = 8;
 
 /// Counters of which each thread writes its own copy. What was counted is the sum of all copies.

@@ -9,7 +9,7 @@ use crate::limits::{COOKIE_BURST, COOKIE_RATE, COOKIE_RATE_OF_ALL};
 /// Cells of a [`ReplyLimit`]: with 4,096 sources one in 5,000 others shares all its cells.
 const CELLS: usize = 1 << 18;
 const HASHES: usize = 4;
-/// What one reply costs, in milliseconds of a source's time, and in nanoseconds of that of all.
+/// The cost of a reply, in milliseconds of a source's time, and in nanoseconds of that of all.
 const COST: u64 = 1000 / COOKIE_RATE as u64;
 const COST_OF_ALL: u64 = 1_000_000_000 / COOKIE_RATE_OF_ALL as u64;
 /// Time that all sources together may have saved.
@@ -41,7 +41,7 @@ pub(crate) struct ReplyLimit {
 /// Why there is no reply now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoReply {
-    /// Those for sources that have had more than others are used up.
+    /// Replies for sources that have had more than others are used up.
     ToSource,
     /// All are.
     ToAny,

@@ -7,8 +7,8 @@
 //!
 //! ```text
 //! 1. the control thread chooses the index: the move begins
-//! 2. data of the new session is authentic: it waits, and its receive queue puts nothing meanwhile
-//! 3. what has arrived in the receive queue of the session before it is put
+//! 2. data of the new session is authentic: it waits, and its receive queue commits nothing meanwhile
+//! 3. what has arrived in the receive queue of the session before it is committed
 //! 4. the move is over, and the new session's receive queue goes on
 //! ```
 //!
@@ -26,12 +26,12 @@ use crate::limits::REJECT_AFTER_TIME;
 pub const MAX_RX_QUEUES: usize = 8;
 /// Peers that move at a time, at most.
 const MAX_MOVES: usize = 64;
-/// What was received on a session before it expired has been put after so long.
-const PUT: Duration = Duration::from_secs(1);
+/// Time after which all that was received on a session before it expired has been committed.
+const COMMITTED: Duration = Duration::from_secs(1);
 /// A peer that has used a session sends nothing more on the one before. What it had sent arrives
 /// within this time.
 const UNDER_WAY: Duration = Duration::from_secs(10);
-/// So long no move begins after the number of receive queues could not change because of one.
+/// Time without a move after the number of receive queues could not change because of one.
 const CHANGE_WAITS: Duration = Duration::from_secs(1);
 /// A packet of 64 bytes costs about as much to process as one of 1,420: so much work is a packet, and
 /// one is each byte.
@@ -44,12 +44,12 @@ pub fn work(packets: u64, bytes: u64) -> u64 {
 
 /// The receive queues of an interface, as the control thread and the shards see them.
 pub struct RxQueueTable {
-    /// What was processed of each, in units of [`work`].
+    /// The work that was done for each, in units of [`work`].
     done: [Done; MAX_RX_QUEUES],
     state: Mutex<RxQueueState>,
 }
 
-/// Of one receive queue. Only the thread that puts there writes it, so it has a cache line of its own.
+/// Of one receive queue. Only the thread that commits there writes it, so it has a cache line of its own.
 #[derive(Default)]
 #[repr(align(128))]
 struct Done(AtomicU64);
@@ -60,7 +60,7 @@ pub(crate) struct RxQueueState {
     since: Time,
     /// The number of receive queues is about to change.
     changes: bool,
-    /// It could not change lately: no move begins before this.
+    /// The number could not change lately: no move begins before this.
     waits_until: Time,
     /// The moves that are not over, by index. A peer has several when handshakes follow each other.
     moves: Vec<Move>,
@@ -73,17 +73,17 @@ pub(crate) struct Move {
     pub(crate) peer: u32,
     /// The receive queue of the index before it, of MAX_RX_QUEUES.
     pub(crate) from: u8,
-    /// When all has been put that was received on the sessions before it; not known before there is
+    /// When all has been committed that was received on the sessions before it; not known before there is
     /// a session.
     pub(crate) until: Option<Time>,
-    /// What the peer was expected to have done a second.
+    /// The work a second that was expected of the peer.
     pub(crate) work: u64,
 }
 
 /// A session whose data has to wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moving {
-    /// Until what arrived in this receive queue has been put.
+    /// Until what arrived in this receive queue has been committed.
     pub from: usize,
     /// If it arrived in this receive queue: the kernel may have merged it behind data of the session before
     /// it, and then it is in order.
@@ -104,7 +104,7 @@ impl RxQueueTable {
         }
     }
 
-    /// So much [`work`] with authentic data was done in a receive queue.
+    /// Counts [`work`] with authentic data that was done in a receive queue.
     pub fn worked(&self, rx_queue: usize, work: u64) {
         self.done[rx_queue % MAX_RX_QUEUES]
             .0
@@ -223,7 +223,7 @@ impl RxQueueState {
         let Some(it) = self.moves.iter_mut().find(|it| it.index == index) else {
             return false;
         };
-        let until = born_before.map(|born| born + REJECT_AFTER_TIME + PUT);
+        let until = born_before.map(|born| born + REJECT_AFTER_TIME + COMMITTED);
         it.until = it.until.max(until);
         let moves = it.until.is_some();
         if !moves {
@@ -238,7 +238,7 @@ impl RxQueueState {
         Some(self.moves.swap_remove(at))
     }
 
-    /// Sessions before have expired, and what was received on them has been put.
+    /// Sessions before have expired, and what was received on them has been committed.
     fn forget_old(&mut self, now: Time) {
         self.moves
             .retain(|it| it.until.is_none_or(|until| now < until));

@@ -69,8 +69,8 @@ fn a_move_is_over_when_the_session_before_it_has_expired() {
     assert!(table.lock().has_session(index(1), Some(NOW)));
     let expired = NOW + REJECT_AFTER_TIME;
     assert!(table.moving(index(1), expired).is_some());
-    assert_eq!(table.moving(index(1), expired + PUT), None);
-    assert!(table.begin_change(expired + PUT));
+    assert_eq!(table.moving(index(1), expired + COMMITTED), None);
+    assert!(table.begin_change(expired + COMMITTED));
 }
 
 /// A peer that only sends keepalives does not keep the number of receive queues as it is for long.

@@ -40,7 +40,7 @@ impl std::fmt::Display for Expired {
 
 impl std::error::Error for Expired {}
 
-/// What a handshake says of a session besides its keys.
+/// The ends of a session: what a handshake says besides its keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ends {
     pub(crate) local_index: u32,

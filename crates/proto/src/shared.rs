@@ -13,7 +13,7 @@ use crate::rx_queues::RxQueueTable;
 use crate::session::Session;
 use crate::wire::Message;
 
-/// So many that one of them grows in a fraction of a millisecond at a million sessions.
+/// Tables of sessions: so many that one of them grows in a fraction of a millisecond at a million sessions.
 const INDEX_SHARDS: usize = 256;
 
 /// The state that every shard reads while the control thread changes it.
@@ -57,7 +57,7 @@ impl Shared {
         self.routes.load()
     }
 
-    /// What decides which handshake messages are looked at.
+    /// The admission of handshake messages.
     pub fn admission(&self) -> &Admission {
         &self.admission
     }

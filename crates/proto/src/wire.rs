@@ -55,7 +55,7 @@ impl DataHeader {
     }
 }
 
-/// What a datagram claims to be, by its type and length alone.
+/// A datagram's claim of what it is, by its type and length alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Initiation, response or cookie reply: for

@@ -126,7 +126,7 @@ impl PeerState {
 }
 
 impl Core {
-    /// What a peer of which nothing is known may be expected to do.
+    /// The work that a peer of which nothing is known may be expected to do.
     fn mean_work(&self) -> u64 {
         let all: u64 = self.rx_queue_rates.each().sum();
         all / u64::try_from(self.indices.len().max(1)).unwrap_or(u64::MAX)
@@ -149,7 +149,7 @@ impl Core {
 }
 
 impl super::Device {
-    /// What each receive queue had to do lately, in units of [`work`](crate::work) a second; nothing while there
+    /// Load of each receive queue lately, in units of [`work`](crate::work) a second; nothing while there
     /// is one.
     pub fn rx_queue_loads(&mut self, now: Time) -> Vec<u64> {
         let shared = Arc::clone(&self.core.shared);

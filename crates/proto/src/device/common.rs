@@ -1,4 +1,4 @@
-//! What a peer's actions need besides the peer.
+//! The core of a device: what a peer's actions need besides the peer.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::stats::HandshakeStats;
 /// Fills a buffer with random bytes.
 pub type Random = Box<dyn FnMut(&mut [u8]) + Send>;
 
-/// What a peer's actions need besides the peer.
+/// The core of a device: what a peer's actions need besides the peer.
 pub(super) struct Core {
     /// False while nothing can be sent.
     pub(super) up: bool,

@@ -17,7 +17,7 @@ use crate::peer::Peer;
 use crate::secret::{PublicKey, Secret};
 use crate::{Tai64N, Time};
 
-/// What one call of [`Device::resume`] may do: about so many peers and blocks, some microseconds
+/// The budget of one call of [`Device::resume`]: about so many peers and blocks, some microseconds
 /// each.
 const WORK: usize = 1024;
 /// Sections that are looked at in the time that one peer takes.
@@ -35,7 +35,7 @@ pub struct Transaction {
     step: Step,
 }
 
-/// What is done next, from which section or peer on.
+/// The next step, and from which section or peer on.
 enum Step {
     /// Is the public key of this section, or of those behind it, a secret?
     Secrets(usize),
@@ -51,14 +51,14 @@ enum Step {
     /// Peers that the change did not name are removed.
     Unnamed(u32),
     Publish,
-    /// What is staged for removed peers is dropped.
+    /// Drop what is staged for removed peers.
     DropStaged,
     Done,
 }
 
 /// The peers that there would be.
 struct Counted {
-    /// Those that the change adds (true) or removes, as far as it was looked at.
+    /// Peers that the change adds (true) or removes, as far as it was looked at.
     named: BTreeMap<PublicKey, bool>,
     peers: usize,
 }
@@ -76,7 +76,7 @@ struct Section {
 }
 
 impl Transaction {
-    /// What is asked for.
+    /// The change that is asked for.
     pub fn change(&self) -> &DeviceChange {
         &self.change
     }

@@ -407,7 +407,7 @@ impl Import {
     }
 }
 
-/// What happened with a peer so far, and its timers.
+/// Reads what happened with a peer so far, and its timers.
 fn read_history(state: &mut PeerState, record: &mut Reader<'_>) -> Result<()> {
     state.greatest_timestamp = Tai64N(*record.array()?);
     state.last_consumed_initiation = record.option(Reader::time)?;
@@ -562,7 +562,7 @@ impl Writer {
     }
 }
 
-/// What is left of a record to be read.
+/// The rest of a record, to be read.
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {

@@ -1,4 +1,4 @@
-//! What happens to a handshake message, in this order: parse → mac1, and mac2 and limits under load
+//! The way of a handshake message, in this order: parse → mac1, and mac2 and limits under load
 //! (`admission`) → consume → act.
 
 use super::{Device, FailureReason, HandshakeKind, HandshakeOutcome, Refusal};

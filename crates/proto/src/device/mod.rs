@@ -88,7 +88,7 @@ pub struct Device {
     /// The last timestamp that each removed peer was sent, for the case that it is added again. At
     /// most MAX_PEERS.
     removed: BTreeMap<PublicKey, Tai64N>,
-    /// What the next change starts from; clones of it are published.
+    /// The routes that the next change starts from; clones of them are published.
     routes: AllowedIps<Arc<Peer>>,
     /// Tables that were published before; shards may still use them.
     retired: Vec<Arc<AllowedIps<Arc<Peer>>>>,
@@ -171,9 +171,9 @@ impl Device {
         }
     }
 
-    /// It is `wall` now. What happened before is told by the clock as it is set now: a router without
-    /// a battery learns the time of day after its first handshakes. The other methods that take the
-    /// time of day call this.
+    /// Sets the time of day: it is `wall` now. Earlier events are told by the clock as it is set now: a
+    /// router without a battery learns the time of day after its first handshakes. The other methods
+    /// that take the time of day call this.
     pub fn set_clock(&mut self, now: Time, wall: Tai64N) {
         let epoch = wall.to_unix().saturating_sub(Duration::from_nanos(now.0));
         // Both were not read at the same instant, and times that were told should stay.
@@ -244,7 +244,7 @@ impl Device {
         self.peers.get(id).map(|state| &state.peer)
     }
 
-    /// What the shards read.
+    /// The state that shards read.
     pub fn shared(&self) -> Arc<Shared> {
         Arc::clone(&self.core.shared)
     }

@@ -15,7 +15,7 @@ use crate::wire::Message;
 /// must not act on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HandshakeOutcome {
-    /// What came; `None` if it is no handshake message.
+    /// The kind of message; `None` if it is no handshake message.
     pub kind: Option<HandshakeKind>,
     /// The address and port that it came from.
     pub from: SocketAddr,
@@ -34,7 +34,7 @@ pub enum HandshakeKind {
     Initiation,
     /// The answer to an initiation, type 2.
     Response,
-    /// What a responder under load answers, type 3.
+    /// The answer of a responder under load, type 3.
     CookieReply,
 }
 
@@ -92,15 +92,15 @@ explained_enum! {
 }
 
 explained_enum! {
-    /// What is known of whether a peer is there.
+    /// Whether a peer is there, as far as that is known.
     pub enum Liveness {
         /// There was no session with it yet.
         Unknown => "unknown",
-        /// It has a session, and has not failed to answer since.
+        /// The peer has a session, and has not failed to answer since.
         Up => "up",
-        /// It does not answer: neither data for 15 seconds, nor an initiation for 5 seconds.
+        /// The peer does not answer: neither data for 15 seconds, nor an initiation for 5 seconds.
         Silent => "silent",
-        /// It did not answer for 90 seconds, or there was no new session for 9 minutes: its keys
+        /// The peer did not answer for 90 seconds, or there was no new session for 9 minutes: its keys
         /// are gone or about to go.
         Gone => "gone",
     }

@@ -1,4 +1,4 @@
-//! What a device wants done.
+//! Outputs: what a device wants done.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::device::search::MAX_PROBES;
 use crate::peer::Peer;
 use crate::wire::INITIATION_LEN;
 
-/// What the device wants done.
+/// An action that the device wants done.
 pub enum Output {
     /// Send the datagram on the UDP socket, then call [`Device::handle_sent`](crate::Device::handle_sent).
     Handshake {
@@ -49,7 +49,7 @@ pub enum Output {
 
 /// News of a peer.
 pub enum PeerEvent {
-    /// It is known now whether the peer is there.
+    /// News of whether the peer is there.
     Liveness {
         /// The peer.
         peer: Arc<Peer>,
@@ -80,7 +80,7 @@ pub enum PeerEvent {
         to: std::net::IpAddr,
         /// The identifier.
         id: u16,
-        /// Those whose datagrams nobody may fragment, this host included: if it refuses one, call
+        /// Probes whose datagrams nobody may fragment, this host included: if it refuses one, call
         /// [`Device::path_refused`](crate::Device::path_refused), or
         /// [`Device::path_told`](crate::Device::path_told) and send it all the same.
         whole: ArrayVec<(u16, u16), MAX_PROBES>,
@@ -96,7 +96,7 @@ pub enum PeerEvent {
         /// Longer ones are lost, in fragments, too.
         loses: bool,
     },
-    /// What ICMP said of the path to the peer is wrong, or not to be believed: the host is to ignore
+    /// An ICMP message about the path to the peer is wrong, or not to be believed: the host is to ignore
     /// it. Only after [`Device::path_told`](crate::Device::path_told).
     DoubtIcmp {
         /// The peer.

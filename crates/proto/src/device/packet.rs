@@ -17,11 +17,11 @@ use crate::{Endpoint, Tai64N, Time};
 /// Why a packet was not sealed.
 #[derive(Clone)]
 pub enum NotSealed {
-    /// It is no whole IPv4 or IPv6 packet.
+    /// Not a whole IPv4 or IPv6 packet.
     NotIp,
     /// No peer's allowed IPs contain its destination.
     NoRoute,
-    /// It is not known where the peer is.
+    /// The peer has no known endpoint.
     NoEndpoint(Arc<Peer>),
     /// There is no session yet, and a handshake is started. Keep the packet, a bounded number of
     /// them, until [`Output::SessionReady`](super::Output::SessionReady) or
@@ -32,11 +32,11 @@ pub enum NotSealed {
 /// Why a datagram was not opened. Up to `NotAuthentic` it has changed nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotOpened {
-    /// It is no transport data message.
+    /// Not a transport data message.
     Invalid,
     /// No session has its receiver index, or the session is too old.
     NoSession,
-    /// It came before, or is older than the replay window. Its tag was not looked at.
+    /// A replay, or older than the replay window. Its tag was not looked at.
     Replayed,
     /// Its tag is wrong.
     NotAuthentic,

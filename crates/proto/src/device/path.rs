@@ -106,7 +106,7 @@ impl PeerState {
         }
     }
 
-    /// What is known is of another path. A search that is under way begins again.
+    /// Begins a search anew: what is known is of another path.
     pub(super) fn path_is_new(&mut self, core: &mut Core, now: Time) {
         if core.probed_mtu.is_none() {
             return;

@@ -27,7 +27,7 @@ pub(super) struct PeerState {
     pub(super) peer: Arc<Peer>,
     pub(super) remote: Remote,
     pub(super) stamper: Stamper,
-    /// As it was last set; that of [`Peer`] follows the peer when it roams.
+    /// The endpoint as it was last set; that of [`Peer`] follows the peer when it roams.
     pub(super) configured_endpoint: Option<SocketAddr>,
     /// If the endpoint is a name: its addresses.
     pub(super) candidates: Option<Box<Candidates>>,

@@ -114,7 +114,7 @@ impl PeerState {
         Some(first)
     }
 
-    /// It is time for the next copy.
+    /// Sends the next copy, whose time has come.
     pub(super) fn race_due(&mut self, core: &mut Core, now: Time) {
         let Some(candidates) = &mut self.candidates else {
             return;

@@ -3,7 +3,7 @@
 use crate::Time;
 use crate::rx_queues::{RxQueueState, RxQueueTable};
 
-/// What was done before counts as so many nanoseconds of what is done now, at most.
+/// Earlier work counts as so many nanoseconds of what is done now, at most.
 const MEMORY: u64 = 30_000_000_000;
 /// More often than so many nanoseconds nothing is measured.
 const LOOK: u64 = 1_000_000_000;
@@ -25,7 +25,7 @@ pub(super) struct Rate {
 }
 
 impl Rate {
-    /// So much work was done so far.
+    /// Notes how much work was done so far.
     pub(super) fn observe(&mut self, now: Time, done: u64) {
         let Some((before, at)) = self.seen else {
             self.seen = Some((done, now));
@@ -48,7 +48,7 @@ impl Rate {
 /// The work of receive queues.
 #[derive(Default)]
 pub(super) struct RxQueueRates {
-    /// As many as there are, since then.
+    /// Rates of all of them, since then.
     rates: Vec<Rate>,
     since: Time,
 }

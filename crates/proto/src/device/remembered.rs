@@ -1,4 +1,4 @@
-//! What is known of the peers that the process before this one had sessions with.
+//! Peers that the process before this one had sessions with.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
@@ -14,7 +14,7 @@ pub(super) struct Remembered {
     /// Peers to be called, and when the next one is.
     pub(super) calls: VecDeque<u32>,
     pub(super) next: Time,
-    /// What is to be kept for the next process has changed.
+    /// Whether what is to be kept for the next process has changed.
     pub(super) changed: bool,
 }
 

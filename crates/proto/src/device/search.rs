@@ -142,7 +142,7 @@ impl Search {
         true
     }
 
-    /// What this host knows to be the limit, or takes for it while it knows no better.
+    /// The limit that this host knows, or takes for one while it knows no better.
     pub(super) fn known(&self) -> Option<u16> {
         let known = self.told.unwrap_or(self.top);
         (known < self.mtu && !self.chosen).then_some(known)
