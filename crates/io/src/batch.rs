@@ -146,7 +146,7 @@ impl RecvBatch {
         self.waiting
     }
 
-    /// So many still wait.
+    /// Notes how many still wait.
     pub fn set_waiting(&mut self, messages: u64) {
         self.waiting = Some(messages);
     }

@@ -54,7 +54,7 @@ pub enum Failed {
     Running,
     /// Something that is no socket stands in the way.
     Occupied,
-    /// What failed, and why.
+    /// The step that failed, and why.
     At(Step, io::Error),
 }
 
@@ -272,7 +272,7 @@ fn stream(flags: SocketFlags) -> rustix::io::Result<OwnedFd> {
     net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
 }
 
-/// What stands at a path itself, be it a link.
+/// The identity of what stands at a path itself, be it a link.
 ///
 /// # Errors
 ///

@@ -9,7 +9,7 @@ use crate::sys::mmsg;
 
 pub use crate::helper::fuzzing::Requests;
 
-/// What the control messages of a datagram say.
+/// The content of a datagram's control messages.
 #[derive(Clone, Copy, Debug)]
 pub struct Control {
     /// Our address that it was sent to.

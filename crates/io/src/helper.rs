@@ -57,11 +57,11 @@ pub(crate) fn queue(tun: BorrowedFd<'_>) -> io::Result<OwnedFd> {
 pub struct Place {
     /// The network namespace: device and inode, as [`Netns::id`](adit_netlink::netns::Netns::id).
     pub netns: (u64, u64),
-    /// What it is there; `None` where the process may not enter the namespace.
+    /// The device there; `None` where the process may not enter the namespace.
     pub link: Option<Placed>,
 }
 
-/// What a TUN device is where it is.
+/// A TUN device where it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Placed {
     /// Its index.

@@ -20,7 +20,7 @@ macro_rules! offloads {
 
             /// The names by which users switch offloads, in the order of the fields.
             pub const NAMES: [&'static str; COUNT] = [$($name,)+];
-            /// What each of these is.
+            /// Explanations of each of these.
             pub const EXPLANATIONS: [&'static str; COUNT] =
                 [$(concat!($($doc),+).trim_ascii(),)+];
 
@@ -79,7 +79,7 @@ impl Offloads {
         Self::NAMES.into_iter().zip(states)
     }
 
-    /// What both allow.
+    /// The offloads that both allow.
     pub fn and(mut self, mut other: Self) -> Self {
         for (mine, theirs) in self.switches().into_iter().zip(other.switches()) {
             *mine &= *theirs;

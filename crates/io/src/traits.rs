@@ -163,7 +163,7 @@ pub trait UdpSocket: Send + Sync {
         Filtered::default()
     }
 
-    /// What another process has to know to go on with the socket, besides its descriptor.
+    /// The state with which another process goes on with the socket, besides its descriptor.
     fn state(&self) -> UdpState {
         UdpState::default()
     }

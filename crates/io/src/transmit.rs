@@ -44,7 +44,7 @@ pub struct Transmit<'a> {
     pub bytes: &'a [u8],
 }
 
-/// What becomes of a datagram that is longer than its path takes.
+/// The fate of a datagram that is longer than its path takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cut {
     /// This host or a router makes fragments of it.
@@ -132,7 +132,7 @@ impl SendReport {
     }
 }
 
-/// What a process knows of a socket, besides its descriptor.
+/// The state of a socket, besides its descriptor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UdpState {
     /// UDP_SEGMENT is used.

@@ -398,7 +398,7 @@ impl TunQueue for Tun {
     }
 }
 
-/// What an error of a [`TunQueue`] means.
+/// The meaning of an error of a [`TunQueue`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TunErrorKind {
     /// No frame waits to be read, or the queue is full: poll.

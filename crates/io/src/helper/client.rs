@@ -17,7 +17,7 @@ struct Helper {
     socket: OwnedFd,
     /// One request at a time is under way.
     turn: Mutex<()>,
-    /// Those of control sockets and of status sockets.
+    /// Folders of control sockets and of status sockets.
     folders: [PathBuf; 2],
 }
 

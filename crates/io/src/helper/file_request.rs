@@ -1,4 +1,4 @@
-//! What is asked of the helper about files. Its folders are those that it was started with.
+//! Requests to the helper about files. Its folders are those that it was started with.
 
 use std::io;
 
@@ -8,7 +8,7 @@ use crate::files::{Failed, Refused, Step};
 use crate::helper::messages::NUMBERS;
 use crate::helper::name::Name;
 
-/// What is done with a file. Interfaces are named; the helper makes paths of that.
+/// A request about a file. Interfaces are named; the helper makes paths of that.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum FileRequest {
     /// Binds a socket. It stands in its place once it is [shown](Self::Show).

@@ -1,4 +1,4 @@
-//! What the helper does with files, in the folders that it was started with.
+//! The helper's work on files, in the folders that it was started with.
 //!
 //! It knows which sockets it has put into their places, and which it was shown to stand there; it
 //! removes no other, and reads and writes nothing of other interfaces.

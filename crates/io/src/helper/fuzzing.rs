@@ -10,7 +10,7 @@ use crate::helper::request::Request;
 pub struct Requests(Files);
 
 impl Requests {
-    /// Those of a helper with folders for sockets below `dir`, which it makes.
+    /// Requests to a helper with folders for sockets below `dir`, which it makes.
     pub fn new(dir: &Path) -> Self {
         Self(Files::new(Folders {
             control: dir.join("control"),

@@ -21,7 +21,7 @@ pub(super) const NUMBERS: usize = 6;
 const MAX_ANSWER: usize = 512;
 const ANSWER_HEADER: usize = 4 + 8 * NUMBERS;
 
-/// What a request brings.
+/// The answer to a request.
 #[derive(Debug, Default)]
 pub(super) struct Answer {
     pub(super) fds: ArrayVec<OwnedFd, MAX_FDS>,
@@ -163,7 +163,7 @@ pub(super) fn send(
 pub(super) struct Datagram {
     pub(super) len: usize,
     pub(super) fds: ArrayVec<OwnedFd, MAX_FDS>,
-    /// It was longer, or there were more descriptors.
+    /// Whether it was longer, or there were more descriptors.
     pub(super) is_cut: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What is asked of the helper, as bytes.
+//! Requests to the helper, as bytes.
 
 use arrayvec::ArrayVec;
 use rustix::process::Pid;
@@ -74,16 +74,16 @@ pub(crate) enum Queues {
     First,
 }
 
-/// What a netlink socket is for.
+/// The purpose of a netlink socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// As [`Monitor::open`](adit_netlink::Monitor::open) opens it.
+    /// A socket like that of [`Monitor::open`](adit_netlink::Monitor::open).
     Monitor,
-    /// As [`Netlink::open`](adit_netlink::Netlink::open) opens it.
+    /// A socket like that of [`Netlink::open`](adit_netlink::Netlink::open).
     Netlink,
 }
 
-/// What is changed of a device.
+/// A change of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
     /// `gso_max_size`

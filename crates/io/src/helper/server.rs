@@ -33,7 +33,7 @@ const TUN_DEVICE: (u32, u32) = (10, 200);
 /// Why a device is not opened.
 const EXISTS: &str = "it exists already, and this process was not started for it: delete it, or start a process for it";
 
-/// What a helper does.
+/// The server of a helper.
 pub struct Server {
     named: Vec<String>,
     files: Files,

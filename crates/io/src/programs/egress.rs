@@ -92,7 +92,7 @@ const V6_DESTINATION: i16 = 36;
 /// The flag "more fragments" and the offset, in the four bytes at [`V4_FRAGMENT`] as little-endian
 /// machines read them.
 const IS_FRAGMENT: i32 = i32::from_le_bytes([0, 0, 0x3f, 0xff]);
-/// What may stand between an IPv6 header and the transport header: hop-by-hop, routing, fragment,
+/// Headers that may stand between an IPv6 header and the transport header: hop-by-hop, routing, fragment,
 /// authentication, destination options, mobility, HIP, Shim6, and two for experiments.
 const EXTENSIONS: [i32; 10] = [0, 43, 44, 51, 60, 135, 139, 140, 253, 254];
 const TCP: i32 = 6;

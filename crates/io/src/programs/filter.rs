@@ -19,7 +19,7 @@ pub(crate) const NANOS: usize = 1;
 pub(crate) const MALFORMED: usize = 2;
 pub(crate) const UNKNOWN: usize = 3;
 pub(crate) const REFUSED: usize = 4;
-/// What was not dropped.
+/// Packets that were not dropped.
 pub(crate) const PASSED: usize = 5;
 pub(crate) const NUMBERS: usize = 6;
 

@@ -159,7 +159,7 @@ pub(crate) fn new_map(count: usize) -> io::Result<OwnedFd> {
 }
 
 impl SharedMap {
-    /// Those of a map that some process handed over.
+    /// The numbers of a map that some process handed over.
     pub(crate) fn of_other(map: &OwnedFd, count: usize) -> io::Result<Self> {
         // A file in its place could become shorter, which ends a process that reads what is gone.
         let mode = rustix::fs::fstat(map)?.st_mode;

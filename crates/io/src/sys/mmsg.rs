@@ -286,7 +286,7 @@ impl RecvHeaders {
         usize::try_from(received).map_err(|_| last_errno())
     }
 
-    /// What came with message `index` of the last [`Self::receive`].
+    /// The arrival of message `index` of the last [`Self::receive`].
     pub(crate) fn arrived(&self, index: usize) -> Arrived {
         let header = &self.headers[index];
         // Other C libraries say u32.
@@ -449,7 +449,7 @@ fn control_messages(mut control: &[u8]) -> impl Iterator<Item = (i32, i32, &[u8]
     })
 }
 
-/// What the control messages of a datagram say.
+/// The content of a datagram's control messages.
 pub(crate) fn decode_control(control: &[u8]) -> Arrived {
     let mut arrived = Arrived {
         addr: None,

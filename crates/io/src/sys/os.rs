@@ -99,7 +99,7 @@ pub(crate) fn tun_netns(tun: BorrowedFd<'_>) -> io::Result<OwnedFd> {
 
 /// The file that a UNIX socket is bound to, wherever it was moved since; it takes CAP_NET_ADMIN.
 pub(crate) fn file_of_socket(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
-    /// As of the kernel's linux/un.h.
+    /// The number in the kernel's linux/un.h.
     const SIOCUNIXFILE: libc::Ioctl = 0x89e0;
     // Others have another request of this number.
     if sockopt::socket_domain(socket)? != AddressFamily::UNIX {
@@ -150,7 +150,7 @@ pub(crate) fn option(socket: BorrowedFd<'_>, level: i32, option: i32) -> io::Res
 }
 
 const INT_LEN: libc::socklen_t = 4;
-/// As of the kernel's asm-generic/socket.h.
+/// The number in the kernel's asm-generic/socket.h.
 const SO_NETNS_COOKIE: libc::c_int = 71;
 const SO_PEERPIDFD: libc::c_int = 77;
 

@@ -71,7 +71,7 @@ impl Injector {
     }
 }
 
-/// What a kernel answers to a send that it refuses.
+/// Errors of a kernel that refuses a send.
 const ERRORS: [Errno; 5] = [
     Errno::NOBUFS,
     Errno::PERM,

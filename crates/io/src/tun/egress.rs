@@ -74,7 +74,7 @@ pub(crate) struct Egress {
     reader: Mutex<Reader>,
 }
 
-/// What this process knows of the queues.
+/// The reader's view of the queues.
 #[derive(Debug)]
 struct Reader {
     queues: Vec<ReadQueue>,

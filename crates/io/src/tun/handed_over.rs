@@ -11,12 +11,12 @@ use crate::Offloads;
 use crate::programs::egress::{LAYOUT, QUEUES};
 use crate::sys::tun::context;
 
-/// What another process has to know to go on with a TUN, besides its descriptors.
+/// The state with which another process goes on with a TUN, besides its descriptors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TunState {
-    /// Those in force.
+    /// Offloads in force.
     pub offloads: Offloads,
-    /// It was opened for several queues that peers share.
+    /// Whether it was opened for several queues that peers share.
     pub fair: bool,
     /// Queues besides the first that are open.
     pub queues: u32,

@@ -33,7 +33,7 @@ use crate::{Arrival, Filtered, helper};
 /// sources of a flood come through at once.
 const REFUSAL: u64 = 10_000_000;
 
-/// What the sockets of an interface drop.
+/// The table by which the sockets of an interface drop datagrams.
 #[derive(Debug)]
 pub(crate) struct Table {
     numbers: SharedMap,
@@ -75,7 +75,7 @@ impl Table {
         }
     }
 
-    /// As the program does it.
+    /// The hash as the program has it.
     fn hash(&self, source: IpAddr) -> u64 {
         let key = match source {
             IpAddr::V4(ip) => u32::from_le_bytes(ip.octets()).into(),
@@ -202,7 +202,7 @@ impl Filter {
         u32::try_from(all & u64::from(u32::MAX)).unwrap_or_default()
     }
 
-    /// What was dropped since the last call.
+    /// Datagrams that were dropped since the last call.
     pub(super) fn take(&self) -> Filtered {
         let more = |at: usize| {
             let now = self.number(at);

@@ -27,7 +27,7 @@ const BATCHES: usize = 4;
 const ATTEMPTS: usize = 8;
 
 explained_enum! {
-    /// What an ICMP error says.
+    /// The kind of an ICMP error.
     pub enum IcmpKind {
         /// Nothing receives at the peer's port: its daemon does not run, or has another port.
         PortUnreachable => "port_unreachable",
@@ -58,7 +58,7 @@ pub struct IcmpError {
     pub to: SocketAddr,
     /// Which router or host says so, if the kernel knows.
     pub reporter: Option<IpAddr>,
-    /// What it says.
+    /// Its kind.
     pub kind: IcmpKind,
     /// The type and code of ICMP or ICMPv6.
     pub code: (u8, u8),
