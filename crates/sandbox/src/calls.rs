@@ -13,7 +13,7 @@ use crate::Role;
 /// A system call, and with which arguments.
 #[derive(Clone, Copy, Debug)]
 pub struct Call {
-    /// As libc has it, with `SYS_` in front.
+    /// Its name in libc, with `SYS_` in front.
     symbol: &'static str,
     /// On this machine.
     pub number: c_long,
@@ -337,7 +337,7 @@ const OLDER_FORMS: &[Call] = calls![SYS_dup2, SYS_epoll_wait, SYS_poll];
 #[cfg(not(target_arch = "x86_64"))]
 const OLDER_FORMS: &[Call] = &[];
 
-/// What no thread ever asks for, and no library on its own: a try ends the process. The kernel logs
+/// Calls that no thread ever makes, and no library on its own: a try ends the process. The kernel logs
 /// it, and whoever supervises the process starts it again.
 pub const INTRUDER: &[Call] = calls![
     SYS_add_key,
@@ -363,10 +363,10 @@ pub const INTRUDER: &[Call] = calls![
     SYS_userfaultfd,
 ];
 
-/// What a debug build asks for besides, at the end of each descriptor.
+/// Calls that a debug build makes besides, at the end of each descriptor.
 pub(crate) const ASSERTIONS: &[Call] = calls![SYS_fcntl: IsOpen];
 
-/// What libraries try and do without: the allocator looks at a sysctl, a panic tells the number of its
+/// Calls that libraries try and do without: the allocator looks at a sysctl, a panic tells the number of its
 /// thread, and a backtrace looks at the program.
 pub(crate) const TRIED: &[Call] = calls![SYS_getcwd, SYS_gettid, SYS_openat, SYS_readlinkat];
 #[cfg(target_arch = "x86_64")]
@@ -374,7 +374,7 @@ pub(crate) const TRIED_OLDER: &[Call] = calls![SYS_open, SYS_readlink];
 #[cfg(not(target_arch = "x86_64"))]
 pub(crate) const TRIED_OLDER: &[Call] = &[];
 
-/// What a thread asks for that has failed, in abort(3) or in the handler of a fault, which sets the
+/// Calls of a thread that has failed, in abort(3) or in the handler of a fault, which sets the
 /// default action and lets the fault come again: it would fault for ever. Without exit_group(2), the
 /// C library would end the thread alone. So they end the process.
 pub(crate) const FAILING: &[Call] = calls![SYS_exit_group, SYS_rt_sigaction, SYS_tgkill, SYS_tkill];
@@ -414,7 +414,7 @@ const ELSEWHERE: u64 = flags(
 /// `FIONREAD`, `FIONBIO`, as of the kernel's asm-generic/ioctls.h; libc's types of them differ.
 const WAITING: [u64; 2] = [0x541b, 0x5421];
 
-/// As of the kernel's linux/if_tun.h, as the next ones.
+/// Numbers of the kernel's linux/if_tun.h.
 const TUNGETIFF: u64 = 0x8004_54d2;
 
 /// [`TUNGETIFF`], `TUNSETVNETHDRSZ` and `TUNSETOFFLOAD`.
@@ -427,7 +427,7 @@ const OF_HELPER: [u64; 5] = [0x4004_54ca, 0x54e3, 0x8004_54e0, 0x8004_54e1, 0x89
 /// `SO_RCVTIMEO` and `SO_SNDTIMEO`, in both forms of asm-generic/socket.h.
 const TIMEOUTS: [u64; 4] = [20, 21, 66, 67];
 
-/// What sockets have.
+/// Modes of sockets.
 const MODES: [u64; 2] = [0o600, 0o660];
 
 const fn flags(flags: libc::c_int) -> u64 {

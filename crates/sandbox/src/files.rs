@@ -9,13 +9,13 @@ use landlock::{
     Scope,
 };
 
-/// What is known of Landlock here; the kernel may know less.
+/// The version of Landlock that is known here; the kernel may know less.
 const KNOWN: ABI = ABI::V6;
 
 /// The hardware's clock, behind a link.
 const CLOCK: &str = "/sys/class/rtc/rtc0/since_epoch";
 
-/// What a C library reads to look a name up, the modules of nsswitch.conf(5) included: they are
+/// Files that a C library reads to look a name up, the modules of nsswitch.conf(5) included: they are
 /// libraries, and some have data and sockets of their own.
 const READ_FOR_NAMES: [&str; 24] = [
     "/etc/default/nss",
@@ -61,11 +61,11 @@ const DNS: u16 = 53;
 /// Where a process has its sockets and other files.
 #[derive(Clone, Debug, Default)]
 pub struct Folders {
-    /// It makes and removes files there and below. They must exist.
+    /// Folders in and below which it makes and removes files. They must exist.
     pub own: Vec<PathBuf>,
-    /// It removes empty directories there and below.
+    /// The folder in and below which it removes empty directories.
     pub removable_in: Option<PathBuf>,
-    /// It may give files to this group.
+    /// The group that it may give files to.
     pub group: Option<u32>,
 }
 

@@ -41,17 +41,17 @@ pub use role::Role;
 pub use starts::{Starter, start};
 pub use threads::{register, retain_threads};
 
-/// What a call does that a thread may not make.
+/// The effect of a call that a thread may not make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Otherwise {
-    /// It fails with EPERM.
+    /// The call fails with EPERM.
     Refuse,
-    /// It ends the process, so that a test finds what is missing in a list.
+    /// The call ends the process, so that a test finds what is missing in a list.
     Kill,
 }
 
 impl Otherwise {
-    /// As this program is built.
+    /// The effect in this build.
     pub const HERE: Self = match cfg!(debug_assertions) {
         true => Self::Kill,
         false => Self::Refuse,
@@ -119,7 +119,7 @@ struct Sandbox {
     filters: HashMap<Role, Vec<BpfProgram>>,
 }
 
-/// What the helper keeps, if it has it: for TUN devices, marks, buffers and BPF programs; low ports;
+/// Capabilities that the helper keeps, if it has them: for TUN devices, marks, buffers and BPF programs; low ports;
 /// the kernel's log; the priority of shards; and CAP_SYS_ADMIN for devices that move to another
 /// namespace.
 const OF_HELPER: CapabilitySet = CapabilitySet::NET_ADMIN

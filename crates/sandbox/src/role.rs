@@ -1,19 +1,19 @@
-//! What a thread does.
+//! Roles of threads.
 
-/// What a thread is for.
+/// The role of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Role {
-    /// It processes packets.
+    /// Processes packets.
     Packets,
-    /// It does handshakes, timers and configuration.
+    /// Does handshakes, timers and configuration.
     Control,
-    /// It serves the clients of UNIX sockets.
+    /// Serves the clients of UNIX sockets.
     Sockets,
-    /// It starts threads, adds and ends interfaces, hands them over, and ends the process.
+    /// Starts threads, adds and ends interfaces, hands them over, and ends the process.
     Main,
-    /// It looks names up, in a process of its own.
+    /// Looks names up, in a process of its own.
     Resolver,
-    /// It does what takes a capability, in a process of its own.
+    /// Does what takes a capability, in a process of its own.
     Helper,
 }
 

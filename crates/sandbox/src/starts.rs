@@ -14,7 +14,7 @@ use std::time::Duration;
 type Work = Box<dyn FnOnce() + Send>;
 type Started = io::Result<JoinHandle<()>>;
 
-/// What the main thread gets.
+/// An order to the main thread.
 enum Order {
     /// A thread of this name.
     Start(String, Work, mpsc::SyncSender<Started>),
