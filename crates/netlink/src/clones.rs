@@ -58,7 +58,7 @@ pub struct CloneMonitor {
     clocks: Mutex<Clocks>,
 }
 
-/// What one look at the log, or at the uevents, found.
+/// The result of one look at the log, or at the uevents.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Heard {
     /// Word of a clone.

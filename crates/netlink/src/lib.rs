@@ -92,7 +92,7 @@ impl From<Family> for netlink_packet_route::AddressFamily {
 /// the interface.
 #[derive(Debug)]
 pub struct Error {
-    /// What was attempted.
+    /// The operation that was attempted.
     what: String,
     /// The kernel's own words, where it has some.
     reason: Option<String>,
@@ -141,7 +141,7 @@ impl From<Error> for io::Error {
     }
 }
 
-/// What the methods of [`Netlink`] return.
+/// The result of methods of [`Netlink`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// A routing socket.

@@ -38,7 +38,7 @@ pub struct Link {
     pub tx_dropped: u64,
 }
 
-/// What [`Netlink::set_link`] changes; `None` leaves it as it is.
+/// Changes for [`Netlink::set_link`]; `None` leaves a thing as it is.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LinkChange<'a> {
     /// A new name. The interface must be down before Linux 6.2.

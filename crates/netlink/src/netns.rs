@@ -30,7 +30,7 @@ impl AsFd for Netns {
     }
 }
 
-/// That of a process which cannot open files.
+/// The home namespace of a process which cannot open files.
 static HOME: OnceLock<(u64, u64)> = OnceLock::new();
 
 impl Netns {

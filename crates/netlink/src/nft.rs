@@ -39,48 +39,48 @@ pub struct Chain {
 /// Where packets pass a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hook {
-    /// Those that this host forwards.
+    /// Packets that this host forwards.
     Forward,
     /// The first packet of each connection that leaves, for the translation of addresses.
     SourceNat,
 }
 
-/// What happens to packets that match all of it.
+/// A rule: what happens to packets that match all of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// What a packet must be like.
+    /// Conditions that a packet must meet.
     pub matches: Vec<Match>,
-    /// What happens to it then.
+    /// The verdict about it then.
     pub verdict: Verdict,
 }
 
 /// A condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Match {
-    /// It came by this interface.
+    /// The packet came by this interface.
     Input(String),
-    /// It leaves by this interface.
+    /// The packet leaves by this interface.
     Output(String),
-    /// It leaves by another interface.
+    /// The packet leaves by another interface.
     OtherOutput(String),
     /// Its source is in this network.
     From(IpAddr, u8),
     /// Its destination is in this network.
     To(IpAddr, u8),
-    /// It belongs to a connection that was answered, or is an error about one.
+    /// The packet belongs to a connection that was answered, or is an error about one.
     Established,
     /// Another rule has changed its destination.
     Translated,
 }
 
-/// What happens to a packet.
+/// The fate of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// No further rule of the chain is asked.
     Accept,
-    /// It goes no further.
+    /// The packet goes no further.
     Drop,
-    /// It leaves with an address of the interface that it leaves by.
+    /// The packet leaves with an address of the interface that it leaves by.
     Masquerade,
 }
 
@@ -170,7 +170,7 @@ pub struct Listed {
     pub table: String,
     /// Its own name.
     pub name: String,
-    /// It drops what is forwarded and what none of its rules accepts.
+    /// Whether it drops what is forwarded and what none of its rules accepts.
     pub drops_forwarded: bool,
 }
 
@@ -343,7 +343,7 @@ fn word(family: Family) -> &'static str {
 }
 
 impl Table {
-    /// What `nft -f` takes for [`replace`].
+    /// The script with which `nft -f` does what [`replace`] does.
     pub fn script(&self, family: Family) -> String {
         let (ip, name) = (word(family), &self.name);
         let mut out =

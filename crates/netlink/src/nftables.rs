@@ -32,7 +32,7 @@ pub struct Firewall<'a> {
     pub table: &'a str,
     /// The tunnel.
     pub interface: &'a str,
-    /// What marks the tunnel's own packets.
+    /// The mark of the tunnel's own packets.
     pub mark: u32,
     /// The tunnel's addresses; those of another family do not count.
     pub addresses: &'a [IpAddr],
@@ -287,7 +287,7 @@ pub(crate) fn message(
 pub(crate) struct Batch {
     family: Family,
     bytes: Vec<u8>,
-    /// What each message attempts; its sequence number is its place here.
+    /// The operation of each message; its sequence number is its place here.
     attempts: Vec<String>,
     /// Where the last message begins.
     last: usize,
