@@ -68,7 +68,7 @@ pub fn printable_json(json: &str) -> Cow<'_, str> {
     out.into()
 }
 
-/// What another process told, all texts of which become printable.
+/// A document of another process, all texts of which become printable.
 pub trait Clean {
     /// Makes them so.
     fn clean(&mut self);

@@ -67,7 +67,7 @@ impl Dialect {
         matches!(self, Self::Networkd | Self::NetworkManager)
     }
 
-    /// What to say of these lines.
+    /// Explains these lines.
     pub(super) fn explain(self, lines: &[usize]) -> String {
         let lines = ranges(lines);
         match self {

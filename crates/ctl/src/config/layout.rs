@@ -36,7 +36,7 @@ pub(super) struct Block {
     first: Option<usize>,
     /// Its last setting, or its header.
     pub(super) last: usize,
-    /// What comments call a peer.
+    /// The name of a peer in comments.
     pub(super) name: Option<String>,
     /// The last line of settings above the header, and whose it is.
     above: Option<(usize, u32)>,

@@ -1,4 +1,4 @@
-//! What a configuration file says.
+//! A configuration file as a model.
 
 use std::collections::HashMap;
 use std::fmt;

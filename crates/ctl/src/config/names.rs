@@ -18,7 +18,7 @@ use crate::config::keywords::{Section, section, spelling};
 
 /// Longest name, in characters.
 const MAX_NAME: usize = 64;
-/// What stands before `=` or `:` and a name, in lower case, with `_` between words.
+/// Labels before `=` or `:` and a name, in lower case, with `_` between words.
 const NAME_LABELS: [&str; 8] = [
     "name",
     "friendly_name",
@@ -31,7 +31,7 @@ const NAME_LABELS: [&str; 8] = [
 ];
 /// The same, where a program may write something else there.
 const OWNER_LABELS: [&str; 4] = ["client", "peer", "user", "device"];
-/// What stands before `:` and something that is no name.
+/// Labels before `:` and something that is no name.
 const OTHER_LABELS: [&str; 29] = [
     "id",
     "uid",
@@ -81,20 +81,20 @@ const HEADINGS: [&str; 9] = [
 pub(super) enum Rank {
     /// A comment that could be anything.
     Plain,
-    /// It says whose section this is, as `Client alice` does.
+    /// A label that says whose section this is, as `Client alice` does.
     Owner,
-    /// It says that it is a name, as `Name = alice` does.
+    /// A label that says that it is a name, as `Name = alice` does.
     Name,
 }
 
-/// What a comment says.
+/// The meaning of a comment.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Said {
     /// A name; `None` where the comment has a place for one and leaves it empty.
     Name(Rank, Option<String>),
-    /// What a script wrote begins here; the name tells which end belongs to it.
+    /// The beginning of what a script wrote; the name tells which end belongs to it.
     Begin(String),
-    /// It ends here.
+    /// The end of that.
     End(String),
     /// The header of a section that is commented out.
     OffHeader,

@@ -1,9 +1,9 @@
-//! What to say of words that a file should not have.
+//! Explanations of words that a file should not have.
 
 use crate::config::keywords::{INTERFACE_KEYS, PEER_KEYS, Section};
 use crate::config::{notes, values};
 
-/// What to say of a key that `section` does not have.
+/// Explains a key that `section` does not have.
 pub(super) fn unknown(section: Section, key: &str) -> String {
     let (this, own, that, others) = match section {
         Section::Interface => ("[Interface]", &INTERFACE_KEYS[..], "[Peer]", &PEER_KEYS[..]),

@@ -246,7 +246,7 @@ fn is_ipv6(host: &str) -> bool {
     ip.parse::<Ipv6Addr>().is_ok() && !scope.is_empty()
 }
 
-/// As wg reads it: what stands after the last colon, or after the brackets, is the port.
+/// Reads an endpoint as wg does: what stands after the last colon, or after the brackets, is the port.
 pub(super) fn endpoint(value: &str) -> Result<Endpoint, String> {
     const EXPECTED: &str = "host:port, address:port or [IPv6 address]:port";
     let text = bare(value);
@@ -330,7 +330,7 @@ fn odd_endpoint(value: &str, text: &str) -> Option<String> {
     None
 }
 
-/// What is wrong with numbers and dots that are no IPv4 address.
+/// The mistake in numbers and dots that are no IPv4 address.
 fn odd_ipv4(host: &str) -> Option<String> {
     let is_number = |c: char| c.is_ascii_digit() || c == '.';
     if host.parse::<Ipv4Addr>().is_ok() || !host.chars().all(is_number) {

@@ -48,11 +48,11 @@ pub fn strip(text: &str) -> Zeroizing<String> {
     out
 }
 
-/// What a file becomes: some of its lines go, others change, and new ones come.
+/// Edits of a file: some of its lines go, others change, and new ones come.
 struct Edits<'a> {
     layout: Layout<'a>,
     gone: Vec<bool>,
-    /// What stands in place of a line, or below it.
+    /// Text in place of a line, or below it.
     changed: HashMap<usize, Zeroizing<String>>,
     added: HashMap<usize, Zeroizing<String>>,
     /// How this file ends its lines.
@@ -129,7 +129,7 @@ impl<'a> Edits<'a> {
         }
     }
 
-    /// Those of the peers, in their order.
+    /// The names of the peers, in their order.
     fn names(&self) -> Vec<Option<&str>> {
         let sections = self.sections(Section::Peer);
         sections

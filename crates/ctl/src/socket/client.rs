@@ -86,7 +86,7 @@ pub(super) struct Client {
     sent: usize,
     /// Nothing more is heard; what is in `out` is the end.
     ending: bool,
-    /// What epoll waits for. `None`: the stream is not registered yet.
+    /// Events that epoll waits for. `None`: the stream is not registered yet.
     registered: Option<EventFlags>,
 }
 

@@ -45,7 +45,7 @@ pub enum BindError {
     NotListening,
     /// The interface name is not one.
     Name(String),
-    /// What was tried ("bind"), on which file, and why it failed.
+    /// The call that was tried ("bind"), the file, and why it failed.
     Io(&'static str, PathBuf, io::Error),
 }
 

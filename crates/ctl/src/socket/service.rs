@@ -73,7 +73,7 @@ pub struct Serving {
 pub(crate) struct Poker {
     id: u64,
     shared: Arc<Shared>,
-    /// It has been asked to and has not looked yet.
+    /// Whether it has been asked to and has not looked yet.
     is_due: Arc<AtomicBool>,
 }
 

@@ -66,21 +66,21 @@ enum Line<P> {
     End(usize),
 }
 
-/// What a client was sent of a peer: the beginning of its key, and a hash of all fields.
+/// A fingerprint of a peer as a client was sent it: the beginning of its key, and a hash of all fields.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Fingerprint {
     key: [u8; 4],
     content: [u8; 8],
 }
 
-/// What a client was sent of all peers, and how far the answer that it is being given has come.
+/// The peers as a client was sent them, and how far the answer that it is being given has come.
 #[derive(Default)]
 pub(super) struct SentPeers {
     hashed_by: RandomState,
     fingerprints: Vec<Fingerprint>,
-    /// Those before have had their turn.
+    /// Peers before this one have had their turn.
     next: usize,
-    /// Those that are there stand before: never more than had their turn.
+    /// Peers that are still there stand before this one: never more than had their turn.
     kept: usize,
 }
 
@@ -183,7 +183,7 @@ struct Lines<R> {
     line: Vec<u8>,
 }
 
-/// What is kept of a peer, which may have been there before.
+/// Makes what is kept of a peer, which may have been there before.
 type Make<'m, T> = dyn FnMut(&PeerRef<'_>, Option<&T>) -> T + 'm;
 
 impl<T> WatchedPeers<T> {

@@ -14,13 +14,13 @@ use crate::keys::BASE64_LEN;
 
 /// A peer, as the status socket writes it. Its preshared key is not among it.
 pub(super) struct NamedPeer<S = PeerStatus> {
-    /// What the device knows.
+    /// Its status in the device.
     pub(super) status: S,
     /// What people call it.
     pub(super) name: Option<String>,
 }
 
-/// As text, without a string.
+/// A value as text, without a string.
 struct DisplayText<T>(T);
 
 impl<T: Display> Serialize for DisplayText<T> {

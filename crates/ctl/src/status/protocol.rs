@@ -1,4 +1,4 @@
-//! What both ends of the status socket know.
+//! Names and limits that both ends of the status socket know.
 
 /// Where the status sockets `IF.sock` are.
 pub const DIR: &str = "/run/adit";

@@ -319,7 +319,7 @@ impl Page {
         Ok(())
     }
 
-    /// What is wrong with handshakes, if anything is.
+    /// Lines about handshakes that fail, if any do.
     fn handshakes(&mut self, peer: &Peer, now: u64) -> fmt::Result {
         let ago = |page: &Self, at: u64| match now.saturating_sub(at) {
             0 => "now".to_owned(),

@@ -26,7 +26,7 @@ const OLD: Duration = STALL;
 /// What people call a peer.
 type NameOf = dyn Fn(&PublicKey) -> Option<String> + Send + Sync;
 
-/// What a status socket tells: an interface and its peers, of which there may be a million.
+/// A report of a status socket: an interface and its peers, of which there may be a million.
 pub struct Report {
     head: StatusReport,
     peers: Vec<PeerStatus>,
@@ -86,7 +86,7 @@ type Reporter = dyn Fn() -> Option<Report> + Send + Sync;
 /// The reports of one interface.
 pub(super) struct Reports {
     make: Box<Reporter>,
-    /// Those that others than root are told, the newest last.
+    /// Reports that others than root are sent, the newest last.
     alive: Mutex<Vec<Weak<Report>>>,
     poker: OnceLock<Poker>,
 }

@@ -8,7 +8,7 @@ use zeroize::Zeroizing;
 
 use super::{Interface, Peer};
 
-/// What `wg show` prints of an interface by name.
+/// A field that `wg show` prints of an interface by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Field {
     /// The interface's public key.
@@ -78,7 +78,7 @@ impl Field {
     }
 }
 
-/// What `wg show IF FIELD` prints; `all` is for `wg show all FIELD`, which begins lines with the
+/// Prints as `wg show IF FIELD` does; `all` is for `wg show all FIELD`, which begins lines with the
 /// name.
 pub fn print_field(interface: &Interface, field: Field, all: bool) -> Zeroizing<String> {
     let prefix = match all {
@@ -253,7 +253,7 @@ pub(super) fn allowed_ip(block: &str) -> String {
     }
 }
 
-/// As inet_ntop(3) writes it, which has dots in an address of which only the last 32 bits are set.
+/// An address as inet_ntop(3) writes it, with dots where only the last 32 bits are set.
 fn in6(ip: Ipv6Addr) -> String {
     let bits = ip.to_bits();
     match bits >> 32 == 0 && bits >> 16 != 0 {

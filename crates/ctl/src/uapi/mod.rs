@@ -47,7 +47,7 @@ pub enum Request {
     Add(String),
     /// Which threads of the process are to process packets.
     Threads {
-        /// So many at most.
+        /// Shards at most.
         shards: Option<u16>,
         /// By the policy of this name.
         policy: Option<String>,

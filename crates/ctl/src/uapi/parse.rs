@@ -23,7 +23,7 @@ pub const MAX_REQUEST: usize = 256 << 20;
 /// Bytes of memory that one request may take: a million new peers with one allowed IP each take 230
 /// MB, and half a million with endpoint, preshared key and three allowed IPs 150 MB.
 const MAX_MEMORY: usize = 256 << 20;
-/// What malloc(3) adds to each piece of memory.
+/// Bytes that malloc(3) adds to each piece of memory.
 const OVERHEAD: usize = 16;
 /// Most peer sections in one `set`: as many peers as a device may have, each removed and added
 /// again.

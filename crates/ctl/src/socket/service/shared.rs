@@ -61,7 +61,7 @@ pub enum ServerEvent<'a> {
     Panicked(&'a str),
 }
 
-/// What the thread and its users share.
+/// State that the thread and its users share.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) commands: mpsc::Sender<Command>,

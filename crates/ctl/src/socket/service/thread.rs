@@ -25,7 +25,7 @@ use crate::socket::service::shared::{
 };
 use crate::zeroized::Zeroized;
 
-/// What the thread knows.
+/// State of the thread.
 pub(super) struct Thread {
     shared: Arc<Shared>,
     commands: mpsc::Receiver<Command>,
