@@ -71,7 +71,7 @@ pub(crate) fn check(args: &ConfArgs) -> Result<ExitCode> {
     })
 }
 
-/// What is wrong with each line, and what a look at each line alone does not show: errors first.
+/// Findings about each line, and those that a look at each line alone does not show: errors first.
 fn all_findings(path: &Path) -> Result<Vec<Finding>> {
     let (config, errors) =
         Config::salvage(path).map_err(|errors| Failure::Mistake(errors.to_string()))?;
@@ -437,7 +437,7 @@ fn nested(config: &Config, found: &mut Vec<Finding>) {
     }
 }
 
-/// What a hub needs besides the file.
+/// Findings about what a hub needs besides the file.
 fn forwarding(config: &Config, found: &mut Vec<Finding>) {
     let interface = &config.interface;
     let is_host = |peer: &&Peer| {

@@ -48,7 +48,7 @@ pub(crate) fn metrics(args: &MetricsArgs) -> Result<()> {
     }
 }
 
-/// What the document is made of.
+/// The contents of the document.
 #[derive(Default)]
 struct Collected {
     interfaces: Vec<Interface>,
@@ -57,7 +57,7 @@ struct Collected {
     peers: Vec<Arc<Peer>>,
 }
 
-/// What is told of a peer.
+/// The numbers of a peer.
 struct Peer {
     labels: Box<str>,
     /// Where the allowed IPs in them begin and end.
@@ -159,7 +159,7 @@ impl Collected {
 
 type OfPeer = fn(&PeerRef<'_>) -> Option<u64>;
 
-/// What is one number for each peer: name, type, help.
+/// Metrics of one number for each peer: name, type, help.
 const OF_PEERS: [(&str, &str, &str, OfPeer); 8] = [
     (
         "wireguard_sent_bytes_total",
@@ -268,7 +268,7 @@ type OfEngine = for<'a> fn(&'a Engine) -> &'a BTreeMap<String, u64>;
 
 type OfTrains = for<'a> fn(&'a Engine) -> Option<&'a Trains>;
 
-/// What is one number for each reason or result.
+/// Metrics of one number for each reason or result.
 const OF_ENGINES: [(&str, &str, &str, OfEngine); 5] = [
     (
         "adit_dropped_packets_total",
@@ -304,7 +304,7 @@ const OF_ENGINES: [(&str, &str, &str, OfEngine); 5] = [
 
 type OfBatches = fn(&Batches) -> u64;
 
-/// What is one number for each direction.
+/// Metrics of one number for each direction.
 const OF_BATCHES: [(&str, &str, OfBatches); 3] = [
     (
         "adit_batches_total",

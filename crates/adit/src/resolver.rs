@@ -77,7 +77,7 @@ pub(crate) struct Request {
     pub(crate) host: String,
 }
 
-/// What it leads to.
+/// The addresses that it leads to.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Answer {
     pub(crate) id: u32,

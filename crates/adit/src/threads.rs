@@ -86,7 +86,7 @@ fn cpu_list(text: &str) -> std::result::Result<CpuList, String> {
 }
 
 impl ThreadArgs {
-    /// What they mean on this machine.
+    /// Settings that these mean on this machine.
     pub(crate) fn settings(&self) -> Result<ThreadSettings> {
         let of_node = self.numa_node.map(cpus_of_node).transpose()?;
         let shard_cpus = self.cpus.clone().or(of_node.clone());

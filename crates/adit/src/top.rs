@@ -31,7 +31,7 @@ const TICK: Duration = Duration::from_millis(100);
 /// Columns of a page that is no terminal's.
 const PAGE_WIDTH: usize = 132;
 
-/// What the processes said at one time.
+/// The answers of processes at one time.
 struct Shot {
     at: Instant,
     interfaces: Vec<Seen>,
@@ -173,7 +173,7 @@ struct Line {
     threads: Vec<(String, f64)>,
 }
 
-/// What is on the screen.
+/// State of the screen.
 pub(crate) struct Top {
     colour: bool,
     sort: Sort,
@@ -334,7 +334,7 @@ impl Top {
         self.scroll = self.scroll.min(self.order.len().saturating_sub(1));
     }
 
-    /// Those that pass the filter, in order.
+    /// Rows that pass the filter, in order.
     fn rows(&self) -> impl Iterator<Item = &Row> {
         let rows = self.last.as_ref().map_or(&[][..], |last| &last.rows);
         self.order.iter().map(|at| &rows[*at as usize])

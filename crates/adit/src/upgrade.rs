@@ -81,7 +81,7 @@ fn directory() -> PathBuf {
     Path::new(status::DIR).join(adit_io::UPGRADE_DIR)
 }
 
-/// What each process of this user says of itself.
+/// Descriptions of each process of this user.
 fn processes() -> Vec<Description> {
     let found = adit_io::sockets(&directory()).into_iter();
     let mut known: Vec<_> = found.filter_map(|(_, pid)| ask(pid).ok()).collect();

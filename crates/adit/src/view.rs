@@ -173,7 +173,7 @@ impl Deref for Row {
     }
 }
 
-/// What is shown of a peer. There may be many thousands of them.
+/// A peer as it is shown. There may be many thousands of them.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Known {
     pub(crate) interface: Arc<str>,

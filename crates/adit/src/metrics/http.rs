@@ -105,7 +105,7 @@ fn bind(path: &Path) -> io::Result<UnixListener> {
     bound
 }
 
-/// Whose a connection is: an address, or a user of this host.
+/// The origin of a connection: an address, or a user of this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Source {
     Host(IpAddr),
@@ -184,7 +184,7 @@ struct Connections {
 struct Connection {
     number: u64,
     source: Source,
-    /// It has sent its request.
+    /// Whether it has sent its request.
     is_heard: bool,
     /// Has its thread end soon.
     drop: Box<dyn Fn() + Send>,

@@ -134,7 +134,7 @@ impl<'p, 'a> Metric<'p, 'a> {
     }
 }
 
-/// As `write!` does, in a fifth of the time: there are as many as lines.
+/// Writes a number as `write!` does, in a fifth of the time: there are as many as lines.
 pub(super) fn push_number(text: &mut String, mut number: u64) {
     let mut digits = [0; 20];
     let mut at = digits.len();

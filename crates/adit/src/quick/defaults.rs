@@ -1,4 +1,4 @@
-//! What `adit new-peer` writes where its command says nothing.
+//! Defaults of `adit new-peer` where its command says nothing.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 

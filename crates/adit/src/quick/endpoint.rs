@@ -21,7 +21,7 @@ enum Retries {
 }
 
 impl Retries {
-    /// As wg(8) reads WG_ENDPOINT_RESOLUTION_RETRIES: 15 unless it says otherwise.
+    /// Reads WG_ENDPOINT_RESOLUTION_RETRIES as wg(8) does: 15 unless it says otherwise.
     fn from_env() -> Result<Self> {
         match std::env::var("WG_ENDPOINT_RESOLUTION_RETRIES") {
             Ok(value) => Self::parse(&value),

@@ -38,7 +38,7 @@ mod tests;
 const FORWARDS_V4: &str = "net/ipv4/ip_forward";
 const FORWARDS_V6: &str = "net/ipv6/conf/all/forwarding";
 
-/// What is to be done in one family.
+/// The steps in one family.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Plan {
     tables: Vec<Table>,
@@ -48,7 +48,7 @@ struct Plan {
     settings: Vec<(String, &'static str)>,
 }
 
-/// What a setting is changed to.
+/// The value that a setting is changed to.
 fn value(setting: &str) -> &'static str {
     match setting.ends_with("/accept_ra") {
         // A host that forwards ignores router advertisements, and so loses its own route, without this.
@@ -322,7 +322,7 @@ impl Quick {
         self.set_forwarding()
     }
 
-    /// What [`Self::set_forwarding`] would do, as a script.
+    /// The steps of [`Self::set_forwarding`], as a script.
     pub(super) fn forwarding_script(&self) -> String {
         let Some(wanted) = self.wanted() else {
             return String::new();

@@ -37,7 +37,7 @@ pub(super) struct Begun {
     dns: bool,
     /// The table and the families in which look-ups were made to end.
     blocks: Vec<(Family, u32)>,
-    /// What [`SRC_VALID_MARK`] was.
+    /// The value that [`SRC_VALID_MARK`] had.
     src_valid_mark: Option<String>,
 }
 

@@ -1,4 +1,4 @@
-//! What the sockets of an interface answer.
+//! Answers of the sockets of an interface.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};

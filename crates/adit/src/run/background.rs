@@ -15,7 +15,7 @@ use rustix::process::{Pid, Signal};
 use super::{LogLevel, RunArgs};
 use crate::failure::{Context, Failure, Result, bail};
 
-/// What the background process writes when the interface exists and the socket answers.
+/// The line that the background process writes when the interface exists and the socket answers.
 const READY: &[u8] = b"ready\n";
 
 /// Starts the background process and returns when it is ready. The process prints its own errors,

@@ -38,7 +38,7 @@ use crate::failure::{Context, Failure, Result, bail};
 /// fragments of each full packet.
 const MTU: u32 = 1420;
 
-/// What all interfaces of the process share.
+/// The process: what all of its interfaces share.
 pub(super) struct Process {
     pub(super) engine: Engine<Arc<Tun>, Kernel>,
     watches: Watches,
@@ -77,14 +77,14 @@ pub(super) struct Running {
     pub(super) interface: Arc<Interface>,
     /// Closed last: that takes the kernel some 30 ms, which no thread that has work can spare.
     pub(super) tun: Arc<Tun>,
-    /// That of the control socket is last.
+    /// Threads that serve sockets: that of the control socket is last.
     pub(super) serving: Vec<Serving>,
     pub(super) names: Arc<Names>,
     /// Since when it is served: seconds since the Unix epoch.
     pub(super) started: u64,
 }
 
-/// What an interface needs that comes from another process.
+/// The parts of an interface that come from another process.
 pub(super) struct Prepared {
     pub(super) name: String,
     pub(super) tun: Arc<Tun>,
@@ -639,7 +639,7 @@ fn set_threads(process: &Weak<Process>, shards: Option<u16>, policy: Option<&str
 /// Threads that close what interfaces had, at the same time at most.
 const MAX_CLOSING: usize = 8;
 
-/// So many interfaces of a process have queues that their peers share fairly. Each costs the kernel
+/// Interfaces of a process that have queues which their peers share fairly. Each costs the kernel
 /// 3.5 MiB and this process 65 descriptors.
 const MAX_FAIR: usize = 8;
 

@@ -48,7 +48,7 @@ const PACE: Duration = Duration::from_millis(20);
 /// the settings that it allows is shorter.
 const LOST: Duration = Duration::from_secs(600);
 
-/// What looks up the names of a process's interfaces.
+/// The resolver: looks up the names of a process's interfaces.
 pub(super) struct Resolver {
     state: Mutex<State>,
     /// To the other process; `None` if it could not be started.
@@ -241,7 +241,7 @@ impl State {
     }
 }
 
-/// What is worth a line of the log.
+/// Outcomes that are worth a line of the log.
 enum Outcome {
     Failed,
     Changed(BTreeSet<IpAddr>),

@@ -30,7 +30,7 @@ fn cpu_time() -> Duration {
     Duration::try_from(now).unwrap_or_default()
 }
 
-/// What becomes of the engine's events.
+/// Listens to the engine's events.
 pub(super) fn listener(
     interface: &str,
     events: &Arc<Events>,
@@ -297,7 +297,7 @@ impl Watched {
     }
 }
 
-/// What the last report said.
+/// The last report.
 struct Seen {
     drops: BTreeMap<&'static str, Dropping>,
     offloads: BTreeMap<&'static str, bool>,

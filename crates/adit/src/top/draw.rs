@@ -106,7 +106,7 @@ fn fitting(width: usize, sort: Sort) -> Vec<usize> {
     chosen
 }
 
-/// What the keys do.
+/// Keys, and what they do.
 const KEYS: [(&str, &str); 9] = [
     ("q, Ctrl-C", "end"),
     ("s", "sort by the next column: its heading has an arrow"),

@@ -78,7 +78,7 @@ pub(super) struct Screen {
     keyboard: Arc<Keyboard>,
     /// Columns and lines.
     size: [usize; 2],
-    /// What is on it.
+    /// The lines that are on it.
     shown: Vec<Styled>,
     /// The first bytes of a key.
     begun: Vec<u8>,

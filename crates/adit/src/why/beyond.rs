@@ -22,7 +22,7 @@ const ASKED: u32 = 3;
 /// A port that hardly anybody uses: what traceroute(8) sends to first.
 pub(super) const UNUSED_PORT: u16 = 33434;
 
-/// What a packet met on its way behind the peer.
+/// The fate of a packet behind the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Beyond {
     /// Where it was to go.

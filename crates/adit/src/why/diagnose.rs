@@ -67,7 +67,7 @@ fn down(seen: &Evidence, found: &mut Vec<Finding>) {
         "ip link set {name} up"));
 }
 
-/// What the interface lacks for a handshake.
+/// Causes in what the interface lacks for a handshake.
 fn configuration(seen: &Evidence, found: &mut Vec<Finding>) {
     let (name, key, ours) = (&seen.interface, &seen.peer.public_key, &seen.public_key);
     if !seen.has_key {
@@ -179,7 +179,7 @@ fn shared(seen: &Evidence, found: &mut Vec<Finding>) {
         "at one of the two: adit down INTERFACE"));
 }
 
-/// What this host does for its peers.
+/// Causes in what this host does for its peers.
 fn here(seen: &Evidence, found: &mut Vec<Finding>) {
     found.extend(beyond::of_this_host(&seen.interface, &seen.here));
 }
@@ -197,7 +197,7 @@ fn without_key(event: &Event) -> &str {
     event.text.split_once(": ").map_or("", |(_, text)| text)
 }
 
-/// What came back instead of an answer.
+/// Causes that show in what came back instead of an answer.
 fn came_back(seen: &Evidence, found: &mut Vec<Finding>) {
     icmp(seen, found);
     let (name, key, ours) = (&seen.interface, &seen.peer.public_key, &seen.public_key);
@@ -349,7 +349,7 @@ fn silence(seen: &Evidence, found: &mut Vec<Finding>) {
         "date -u"));
 }
 
-/// What comes out of the tunnel and is refused.
+/// Causes that show in what comes out of the tunnel and is refused.
 fn source(seen: &Evidence, found: &mut Vec<Finding>) {
     let (name, key) = (&seen.interface, &seen.peer.public_key);
     let blocks = seen.peer.allowed_ips.join(",");

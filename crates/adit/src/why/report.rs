@@ -1,4 +1,4 @@
-//! What `adit why` prints.
+//! The report of `adit why`.
 
 use std::fmt::Write;
 

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-/// What to do when a name is refused.
+/// The advice when a name is refused.
 pub(super) const HELP: &str = "This host is not known by that name. Use its address, or start `adit metrics` with --host NAME.\n";
 
 /// Which values of the header `Host` are answered.

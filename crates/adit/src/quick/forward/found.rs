@@ -13,7 +13,7 @@ pub(super) const OWN: &str = "adit-forward-";
 /// What the name of a chain begins with that has a setting's value: `was-0/net/ipv4/…`.
 pub(super) const WAS: &str = "was-";
 
-/// What a tunnel wants.
+/// The wishes of a tunnel.
 #[derive(Clone, Debug)]
 pub(super) struct Wanted<'a> {
     pub(super) interface: &'a str,
@@ -22,7 +22,7 @@ pub(super) struct Wanted<'a> {
     pub(super) addresses: &'a [Address],
 }
 
-/// What the packet filter has of tunnels that forward, in one family.
+/// State of the packet filter for tunnels that forward, in one family.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Found {
     /// Interfaces.

@@ -73,7 +73,7 @@ fn free_from(
     None
 }
 
-/// What is taken, in order and without overlaps.
+/// Networks that are taken, in order and without overlaps.
 fn ranges(family: Family, taken: &[Cidr]) -> Vec<(u128, u128)> {
     let counts = |block: &&Cidr| Family::of(block.addr()) == family && is_taking(**block);
     let mut all: Vec<_> = taken

@@ -99,7 +99,7 @@ fn check_place(path: &Path, name: &str) -> Result<()> {
     file::check_dir(dir)
 }
 
-/// What commands call the tunnel.
+/// The name of the tunnel in commands.
 fn called(path: &Path, name: &str) -> String {
     match path.parent() == Some(Path::new(config::DIR)) {
         true => name.to_owned(),

@@ -155,7 +155,7 @@ pub(crate) struct Channel {
     patience: Duration,
     /// Records that are to be sent with the next ones.
     queued: Zeroizing<Vec<u8>>,
-    /// What was read, of which `ahead[taken..]` is of messages to come.
+    /// Bytes that were read, of which `ahead[taken..]` are of messages to come.
     ahead: Zeroizing<Vec<u8>>,
     taken: usize,
     /// Descriptors that came with what was read.

@@ -22,7 +22,7 @@ const TO_ANSWER: Duration = Duration::from_secs(5);
 /// How long what was read may take to leave.
 const TO_DRAIN: Duration = Duration::from_secs(1);
 
-/// What this process is to whoever replaces it.
+/// This process as its successor sees it.
 pub(crate) struct Me {
     /// Device and inode of its program, from when it began.
     program: (u64, u64),

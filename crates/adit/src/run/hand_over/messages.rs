@@ -61,7 +61,7 @@ impl MessageKind {
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Hello {
     pub(super) version: String,
-    /// Those that it takes.
+    /// Formats that it takes.
     pub(super) formats: Vec<u32>,
     /// It is to go on with the interfaces; else it only asks.
     pub(super) takes: bool,
@@ -77,7 +77,7 @@ impl Hello {
     }
 }
 
-/// What a process says of itself.
+/// A process's description of itself.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Description {
     pub(crate) version: String,
@@ -274,7 +274,7 @@ pub(super) struct StateMessage {
     /// The port of the sockets; 0 if there is none.
     pub(super) port: u16,
     pub(super) sockets: Vec<SocketRecord>,
-    /// Those of further receive queues, whose descriptors follow. A program that knows of none closes these,
+    /// Sockets of further receive queues, whose descriptors follow. A program that knows of none closes these,
     /// and the kernel gives to the first what would arrive there.
     #[serde(default)]
     pub(super) further: Vec<SocketRecord>,

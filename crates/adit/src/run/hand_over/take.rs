@@ -143,7 +143,7 @@ fn is_member(pid: i32, group: u32) -> bool {
     groups.any(|known| known.parse() == Ok(group))
 }
 
-/// What is left to be done when the new process runs.
+/// The steps that are left when the new process runs.
 pub(crate) struct Finish {
     /// The old process's standard error.
     stderr: Vec<OwnedFd>,

@@ -7,7 +7,7 @@ use crate::failure::Failure;
 /// The formats that this program gives and takes.
 pub(super) const FORMATS: [u32; 1] = [HAND_OVER_FORMAT];
 
-/// What a message that should not be there means.
+/// The failure when a message comes that should not be there.
 pub(super) fn out_of_turn() -> Failure {
     Failure::State("the other process says something out of turn".into())
 }
