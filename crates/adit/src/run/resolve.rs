@@ -26,22 +26,16 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
 mod handed_over;
+mod host;
 
 pub(super) use handed_over::HandedNames;
+use host::Host;
 
 use super::LogLevel;
 use super::child::{self, Guard};
 use crate::failure::{Context, Result};
 use crate::resolver::{ARGUMENT, Answer, BEGUN_ANEW, IN_FLIGHT, MARKED, Request, WITHOUT_SANDBOX};
 
-/// A name is looked up this often at most while handshakes of its peer fail, as the next initiation
-/// comes then (REKEY_TIMEOUT), and half as often after each failure, down to `SELDOM`.
-const OFTEN: Duration = Duration::from_secs(5);
-const SELDOM: Duration = Duration::from_secs(40);
-/// After failures, when nobody needs the name.
-const PATIENT: Duration = Duration::from_secs(300);
-/// What is taken of the time that an answer holds.
-const TTL: std::ops::RangeInclusive<Duration> = Duration::from_secs(30)..=Duration::from_secs(3600);
 /// Between two look-ups of any names.
 const PACE: Duration = Duration::from_millis(20);
 /// After this, an answer does not come any more: the longest that the system's resolver takes with
@@ -81,51 +75,6 @@ struct Named {
     /// Another program has set this address: if the name does not lead there, it is not the
     /// peer's any more.
     claimed: Option<SocketAddr>,
-}
-
-/// A name.
-struct Host {
-    addrs: Vec<SocketAddr>,
-    due: Instant,
-    /// When the last look-up began.
-    asked: Option<Instant>,
-    failures: u32,
-    is_asked: bool,
-}
-
-impl Host {
-    fn new(now: Instant) -> Self {
-        Self {
-            addrs: Vec::new(),
-            due: now,
-            asked: None,
-            failures: 0,
-            is_asked: false,
-        }
-    }
-
-    /// Somebody needs it.
-    fn hurry(&mut self, now: Instant) {
-        let pause = (OFTEN * 2_u32.pow(self.failures.min(3))).min(SELDOM);
-        let soonest = self.asked.map_or(now, |at| at + pause);
-        self.due = self.due.min(soonest.max(now));
-    }
-
-    fn answered(&mut self, now: Instant, answer: &Answer) {
-        self.is_asked = false;
-        self.due = now
-            + match answer.addrs.is_empty() {
-                true => {
-                    self.failures = self.failures.saturating_add(1);
-                    (OFTEN * 2_u32.pow(self.failures.min(6))).min(PATIENT)
-                }
-                false => {
-                    self.failures = 0;
-                    self.addrs.clone_from(&answer.addrs);
-                    answer.ttl.clamp(*TTL.start(), *TTL.end())
-                }
-            };
-    }
 }
 
 /// The addresses of a peer.

@@ -7,7 +7,8 @@ use adit_ctl::status::{self, Event, EventKind, Interface, Peer};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::diagnose::concerns;
-use super::evidence::{Evidence, reach};
+use super::evidence::Evidence;
+use super::reach::reach;
 use crate::events::Source;
 use crate::failure::Result;
 use crate::show;

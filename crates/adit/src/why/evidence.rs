@@ -15,27 +15,14 @@ use super::firewall::{closing, dropping, nftables};
 use crate::events::utc;
 use crate::why::beyond::UNUSED_PORT;
 use crate::why::blocks::{blocks, is_host};
+use crate::why::reach::{Reach, reach};
 
-/// How often to ask, and how long to wait each time.
-const ASKED: u32 = 4;
-const PATIENCE: Duration = Duration::from_millis(300);
 /// Blocks of a peer for which the route is looked up.
 const MAX_BLOCKS: usize = 64;
 /// A clock that says less was never set: 1 January 2020.
 const YEAR_2020: u64 = 1_577_836_800;
 /// How much later than the clock a file may be, in seconds.
 const SLACK: u64 = 120;
-
-/// What came back for UDP to a port that nothing listens at.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Reach {
-    /// The host says that nothing listens there: it is up, and datagrams reach it.
-    Answers,
-    /// Nothing.
-    Silent,
-    /// An error, of this host or of a router.
-    Failed(String),
-}
 
 /// What came back from inside the tunnel.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -475,33 +462,4 @@ pub(super) fn wrong_clock(
     }
     let (last, what) = happened.max()?;
     (last > now + SLACK).then(|| format!("it says {}, but {what} at {}", date(now), date(last)))
-}
-
-/// Sends UDP to an unused port and waits for the host to say so.
-pub(super) fn reach(to: IpAddr, bytes: usize) -> Reach {
-    let from: IpAddr = match to {
-        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
-    };
-    let ask = || {
-        let socket = UdpSocket::bind((from, 0))?;
-        socket.connect((to, UNUSED_PORT))?;
-        socket.set_read_timeout(Some(PATIENCE))?;
-        for _ in 0..ASKED {
-            socket.send(&vec![0; bytes])?;
-            match socket.recv(&mut [0; 1]) {
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                other => return other,
-            }
-        }
-        Err(ErrorKind::TimedOut.into())
-    };
-    match ask() {
-        Ok(_) => Reach::Answers,
-        Err(error) => match error.kind() {
-            ErrorKind::ConnectionRefused => Reach::Answers,
-            ErrorKind::TimedOut => Reach::Silent,
-            _ => Reach::Failed(error.to_string()),
-        },
-    }
 }

@@ -13,6 +13,7 @@ pub(crate) mod causes;
 mod diagnose;
 pub(crate) mod evidence;
 mod firewall;
+mod reach;
 mod report;
 
 use std::io::ErrorKind;

@@ -8,7 +8,8 @@ use serde::Serialize;
 use super::beyond::Beyond;
 use super::causes::{Certainty, Finding};
 use super::diagnose::diagnose;
-use super::evidence::{Evidence, Inside, Reach};
+use super::evidence::{Evidence, Inside};
+use super::reach::Reach;
 use crate::show;
 use crate::view;
 
