@@ -90,8 +90,6 @@ fn threads_are_set_by_flags_and_mistakes_are_explained() {
             ("--policy", "inline"),
             ("--policy", "pipeline"),
             ("--cpus", "0-3,8"),
-            ("--control-cpus", "1"),
-            ("--numa-node", "0"),
         ] {
             assert!(parse(flag, value).is_ok(), "{command} {flag} {value}");
         }

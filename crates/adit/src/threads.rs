@@ -6,7 +6,7 @@ use adit_engine::{Policy, ThreadSettings};
 use clap::Args;
 use clap::builder::PossibleValue;
 
-use crate::failure::{Context, Result, bail};
+use crate::failure::{Context, Result};
 
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Threads")]
@@ -23,17 +23,10 @@ pub(crate) struct ThreadArgs {
         hide_env_values = true
     )]
     pub(crate) policy: Option<PolicyArg>,
-    /// CPUs of these threads, such as 0-3,8
+    /// CPUs of all threads, such as 0-3,8 (`lscpu` has those of each NUMA node)
     #[arg(long, value_name = "LIST", env = "ADIT_CPUS", hide_env_values = true,
-          value_parser = cpu_list, conflicts_with = "numa_node")]
-    pub(crate) cpus: Option<CpuList>,
-    /// CPUs of the thread that does handshakes, timers and configuration
-    #[arg(long, value_name = "LIST", env = "ADIT_CONTROL_CPUS", hide_env_values = true,
           value_parser = cpu_list)]
-    pub(crate) control_cpus: Option<CpuList>,
-    /// All of them on the CPUs of this NUMA node
-    #[arg(long, value_name = "N", env = "ADIT_NUMA_NODE", hide_env_values = true)]
-    pub(crate) numa_node: Option<u16>,
+    pub(crate) cpus: Option<CpuList>,
 }
 
 /// A policy as an argument.
@@ -88,18 +81,13 @@ fn cpu_list(text: &str) -> std::result::Result<CpuList, String> {
 impl ThreadArgs {
     /// Settings that these mean on this machine.
     pub(crate) fn settings(&self) -> Result<ThreadSettings> {
-        let of_node = self.numa_node.map(cpus_of_node).transpose()?;
-        let shard_cpus = self.cpus.clone().or(of_node.clone());
-        let control_cpus = self.control_cpus.clone().or(of_node);
-        let cpus = |list: Option<CpuList>| list.map(|list| list.cpus);
         let mut settings = ThreadSettings {
             policy: self.policy.map(|policy| policy.0).unwrap_or_default(),
-            shard_cpus: cpus(shard_cpus),
-            control_cpus: cpus(control_cpus),
+            cpus: self.cpus.clone().map(|list| list.cpus),
             ..ThreadSettings::default()
         };
         let cpus = settings
-            .cpus()
+            .count_cpus()
             .context(|| "cannot use the CPUs that were given".to_owned())?;
         settings.shards = self.shards.map_or(cpus, usize::from);
         Ok(settings)
@@ -113,25 +101,11 @@ impl ThreadArgs {
                 args.extend([name.into(), value.into()]);
             }
         };
-        let text = |list: &Option<CpuList>| list.as_ref().map(|list| list.text.clone());
         add("--shards", self.shards.map(|number| number.to_string()));
         let name = self.policy.map(|policy| policy.0.name().to_owned());
         add("--policy", name);
-        add("--cpus", text(&self.cpus));
-        add("--control-cpus", text(&self.control_cpus));
-        add("--numa-node", self.numa_node.map(|node| node.to_string()));
+        add("--cpus", self.cpus.as_ref().map(|list| list.text.clone()));
         args
-    }
-}
-
-fn cpus_of_node(node: u16) -> Result<CpuList> {
-    let file = format!("/sys/devices/system/node/node{node}/cpulist");
-    match std::fs::read_to_string(&file).map(|list| cpu_list(&list)) {
-        Ok(Ok(list)) => Ok(list),
-        _ => bail!(
-            Mistake,
-            "this machine has no NUMA node {node} with CPUs (see `lscpu` for the nodes)"
-        ),
     }
 }
 
@@ -156,10 +130,8 @@ mod tests {
             shards: Some(3),
             policy: Some(PolicyArg(Policy::Pipeline)),
             cpus: Some(cpu_list("0-1").expect("a list")),
-            control_cpus: Some(cpu_list("0").expect("a list")),
-            numa_node: None,
         };
-        let given = "--shards 3 --policy pipeline --cpus 0-1 --control-cpus 0";
+        let given = "--shards 3 --policy pipeline --cpus 0-1";
         assert_eq!(args.to_args().join(" ".as_ref()), *given);
     }
 }

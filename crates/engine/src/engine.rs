@@ -71,7 +71,7 @@ impl<T: TunQueue + 'static, H: Platform> Engine<T, H> {
         let pool = &threads.pool;
         pool.start_inbound_thread()?;
         let control = ControlThread::new(Arc::clone(&threads.control))?;
-        let cpus = settings.control_cpus.as_deref();
+        let cpus = settings.cpus.as_deref();
         pool.spawn("adit-control".into(), cpus, move || control.run())?;
         Ok(Self(Arc::new(threads)))
     }

@@ -75,8 +75,8 @@ fn description() -> Value {
 }
 
 fn offer() -> Value {
-    json!({"level": "Verbose", "allowed": {}, "shards": 1, "policy": "auto", "shard_cpus": null,
-           "control_cpus": null, "control_dir": null, "status_group": null, "no_sandbox": false,
+    json!({"level": "Verbose", "allowed": {}, "shards": 1, "policy": "auto", "cpus": null,
+           "control_dir": null, "status_group": null, "no_sandbox": false,
            "interfaces": 1})
 }
 
@@ -208,8 +208,7 @@ fn a_new_process_takes_no_right_from_an_old_one() {
         ("control_dir", json!("/run/evil")),
         ("status_group", json!(6)),
         ("shards", json!(huge)),
-        ("shard_cpus", json!([huge, huge])),
-        ("control_cpus", json!([huge])),
+        ("cpus", json!([huge, huge])),
         ("policy", json!("evil")),
     ];
     for (field, value) in cases {

@@ -38,11 +38,8 @@ pub struct ThreadSettings {
     pub shards: usize,
     /// Which of them process an interface.
     pub policy: Policy,
-    /// The CPUs of shards and of the thread for sparse flows, unless they may use all that the
-    /// process may.
-    pub shard_cpus: Option<Vec<usize>>,
-    /// The CPUs of the control thread, likewise.
-    pub control_cpus: Option<Vec<usize>>,
+    /// The CPUs of its threads, unless they may use all that the process may.
+    pub cpus: Option<Vec<usize>>,
 }
 
 impl Default for ThreadSettings {
@@ -50,8 +47,7 @@ impl Default for ThreadSettings {
         Self {
             shards: std::thread::available_parallelism().map_or(1, usize::from),
             policy: Policy::default(),
-            shard_cpus: None,
-            control_cpus: None,
+            cpus: None,
         }
     }
 }
@@ -66,13 +62,13 @@ impl From<usize> for ThreadSettings {
 }
 
 impl ThreadSettings {
-    /// How many CPUs the shards may use.
+    /// How many CPUs the threads may use.
     ///
     /// # Errors
     ///
-    /// `InvalidInput` if this process may use none of those that are named for some thread.
-    pub fn cpus(&self) -> io::Result<usize> {
-        let usable = |cpus: &Option<Vec<usize>>| match cpus {
+    /// `InvalidInput` if this process may use none of those that are named.
+    pub fn count_cpus(&self) -> io::Result<usize> {
+        match &self.cpus {
             None => Ok(std::thread::available_parallelism().map_or(1, usize::from)),
             Some(cpus) => match placement::usable(cpus) {
                 0 => Err(io::Error::new(
@@ -81,8 +77,6 @@ impl ThreadSettings {
                 )),
                 count => Ok(count),
             },
-        };
-        usable(&self.control_cpus)?;
-        usable(&self.shard_cpus)
+        }
     }
 }

@@ -61,7 +61,7 @@ impl<T: TunQueue + 'static, U: UdpSocket + 'static> ThreadPool<T, U> {
         let buffers = Arc::<SharedBuffers>::default();
         Ok(Self {
             in_force: AtomicU64::new(encode(settings.shards, settings.policy)),
-            cpus: settings.shard_cpus.clone(),
+            cpus: settings.cpus.clone(),
             new_shard,
             shards: Mutex::default(),
             retired: Mutex::default(),

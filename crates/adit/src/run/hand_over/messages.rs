@@ -170,8 +170,7 @@ pub(crate) struct Offer {
     pub(in crate::run) allowed: Switches,
     pub(in crate::run) shards: usize,
     pub(in crate::run) policy: String,
-    pub(in crate::run) shard_cpus: Option<Vec<usize>>,
-    pub(in crate::run) control_cpus: Option<Vec<usize>>,
+    pub(in crate::run) cpus: Option<Vec<usize>>,
     /// The new process joins it only if the old one is a member.
     pub(in crate::run) status_group: Option<u32>,
     /// Names of endpoints are not looked up again.
@@ -185,15 +184,11 @@ impl Offer {
     pub(in crate::run) fn threads(&self) -> ThreadSettings {
         let known = Policy::ALL.iter().find(|(name, _)| *name == self.policy);
         // As on the command line.
-        let cpus = |list: &Option<Vec<usize>>| {
-            let possible = |list: &Vec<usize>| list.iter().all(|cpu| *cpu < 1 << 16);
-            list.clone().filter(possible)
-        };
+        let possible = |list: &Vec<usize>| list.iter().all(|cpu| *cpu < 1 << 16);
         ThreadSettings {
             shards: self.shards.clamp(1, 1024),
             policy: known.map_or_else(Policy::default, |(_, policy)| *policy),
-            shard_cpus: cpus(&self.shard_cpus),
-            control_cpus: cpus(&self.control_cpus),
+            cpus: self.cpus.clone().filter(possible),
         }
     }
 }
