@@ -27,18 +27,15 @@ mod tunnels;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::IpAddr;
-use std::ops::Range;
 
-use super::frame::{mix, pseudo_header};
-use super::ip::{ICMP, ICMPV6, Ip, TCP, UDP};
-use super::{GSO_ECN, GSO_TCPV4, GSO_TCPV6, GSO_TUNNEL_V4, GSO_TUNNEL_V6, GSO_UDP_L4};
-use super::{Merged, NEEDS_CSUM, TUNNEL_CSUM, VnetHdr};
-use super::{low16, low32, read16, read32, write16};
+use super::Merged;
+use super::frame::mix;
+use super::ip::{Ip, TCP, UDP};
+use super::{low32, read16, read32};
 use crate::VNET_HDR_LEN;
-use crate::checksum::Sum;
 use run::{
     Class, FIN, HeaderOffsets, Layout, MAX_HEADERS, MAX_PACKET, MAX_SEGMENTS, PSH, RST, Run, SYN,
-    URG, VXLAN,
+    URG,
 };
 use tunnels::{carries_any_flow, in_vxlan};
 

@@ -6,8 +6,8 @@ use adit_ctl::status::{Event, EventKind};
 use adit_proto::{FailureReason, Refusal};
 
 use super::beyond;
-use super::causes::{Cause, Certainty, Finding, overhead};
-use super::evidence::{Evidence, Inside, Wanted};
+use super::causes::{Cause, Certainty, Finding};
+use super::evidence::Evidence;
 use super::reach::Reach;
 use Certainty::{Certain, Likely, Possible};
 

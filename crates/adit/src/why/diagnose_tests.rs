@@ -1,7 +1,7 @@
 use adit_ctl::status::{Failure, Peer};
 
 use super::*;
-use crate::why::evidence::wrong_clock;
+use crate::why::evidence::{Inside, Wanted, wrong_clock};
 
 const KEY: &str = "xTIBA5rboUvnH4htodjb6e697QjLERt1NAB4mZqp8Dg=";
 const OTHER: &str = "TrMvSoP4jYQlY6RIzBgbssQqY3vxI2Pi+y71lOWWXX0=";

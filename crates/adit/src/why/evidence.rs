@@ -1,8 +1,7 @@
 //! What can be seen from this host of a peer that does not connect.
 
 use std::collections::BTreeMap;
-use std::io::ErrorKind;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::{Duration, SystemTime};
 
 use adit_ctl::status::{Event, EventKind, Interface, Peer};
@@ -13,7 +12,6 @@ use adit_proto::config::Cidr;
 use super::beyond::{Beyond, Forwarding};
 use super::firewall::{closing, dropping, nftables};
 use crate::events::utc;
-use crate::why::beyond::UNUSED_PORT;
 use crate::why::blocks::{blocks, is_host};
 use crate::why::reach::{Reach, reach};
 

@@ -14,29 +14,22 @@
 
 mod records;
 
-use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::time::Duration;
 
-use adit_aead::Key;
-use arrayvec::ArrayVec;
 use zeroize::Zeroizing;
 
-use super::candidates::Candidates;
 use super::peer_state::PeerState;
 use super::timer_table::Timer;
 use super::{Device, FailureReason, Liveness};
 use crate::config::Cidr;
 use crate::device::common::Random;
-use crate::limits::{MAX_PEERS, REJECT_AFTER_MESSAGES};
+use crate::limits::MAX_PEERS;
 use crate::noise::{CreatedInitiation, Identity, Remote};
-use crate::peer::Noted;
 use crate::replay::WORDS;
 use crate::secret::{PublicKey, Secret};
-use crate::session::{Ends, Session};
-use crate::{DropReason, Endpoint, ReplayWindow, Source, Tai64N, Time};
+use crate::{DropReason, Endpoint, Source, Tai64N, Time};
 pub use records::NotImported;
-use records::{Reader, Result, Writer};
+use records::{Reader, Result, Writer, count};
 
 /// The version of the records. A process takes those of its own version only.
 pub const HAND_OVER_FORMAT: u32 = 5;
@@ -113,10 +106,6 @@ impl Device {
     pub fn gave_up_sessions(&mut self, now: Time) {
         self.was_cloned(now);
     }
-}
-
-fn count(len: usize) -> u32 {
-    u32::try_from(len).unwrap_or(u32::MAX)
 }
 
 fn peer_record(state: &PeerState) -> Zeroizing<Vec<u8>> {

@@ -11,7 +11,8 @@ use adit_ctl::uapi::MAX_NAMES;
 use adit_engine::Interface;
 use serde::{Deserialize, Serialize};
 
-use super::{Host, Named, Resolver};
+use super::host::{Host, TTL};
+use super::{Named, Resolver};
 use crate::resolver::MAX_ADDRESSES;
 
 /// Bytes of a name, at most, as of DNS.
@@ -100,7 +101,7 @@ impl Resolver {
             let host = state.hosts.entry(known.host);
             host.or_insert_with(|| Host {
                 addrs: known.addrs,
-                due: now + Duration::from_millis(known.due).min(*super::TTL.end()),
+                due: now + Duration::from_millis(known.due).min(*TTL.end()),
                 asked: (known.asked).and_then(|ago| now.checked_sub(Duration::from_millis(ago))),
                 failures: known.failures,
                 is_asked: false,

@@ -12,7 +12,8 @@ const SELDOM: Duration = Duration::from_secs(40);
 /// After failures, when nobody needs the name.
 const PATIENT: Duration = Duration::from_secs(300);
 /// What is taken of the time that an answer holds.
-const TTL: std::ops::RangeInclusive<Duration> = Duration::from_secs(30)..=Duration::from_secs(3600);
+pub(super) const TTL: std::ops::RangeInclusive<Duration> =
+    Duration::from_secs(30)..=Duration::from_secs(3600);
 
 /// A name.
 pub(super) struct Host {

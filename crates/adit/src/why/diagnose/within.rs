@@ -1,9 +1,9 @@
 //! What is wrong inside a tunnel that works.
 
-use Certainty::{Certain, Likely, Possible};
 use adit_ctl::status::EventKind;
 
 use crate::why::beyond;
+use crate::why::causes::Certainty::{Certain, Likely, Possible};
 use crate::why::causes::{Cause, Finding, overhead};
 use crate::why::evidence::{Evidence, Inside, Wanted};
 use crate::why::reach::Reach;

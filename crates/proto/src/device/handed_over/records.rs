@@ -305,3 +305,7 @@ impl<'a> Reader<'a> {
         Ok(noted)
     }
 }
+
+pub(super) fn count(len: usize) -> u32 {
+    u32::try_from(len).unwrap_or(u32::MAX)
+}
