@@ -27,7 +27,7 @@ use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use adit_netlink::{CloneMonitor, Monitor, Netlink};
-use rustix::process::Pid;
+use rustix::process::{Pid, getpriority_process};
 
 use crate::helper::client::{ask, tell};
 use crate::helper::messages::{Answer, malformed};
@@ -191,9 +191,8 @@ pub(crate) fn ignore_icmp(socket: BorrowedFd<'_>, ignore: bool) -> io::Result<()
     ask(Request::Ignore(ignore), &[socket]).map(drop)
 }
 
-/// Soon.
 pub(crate) fn apart(socket: BorrowedFd<'_>) -> io::Result<()> {
-    tell(Request::Apart, &[socket])
+    ask(Request::Apart, &[socket]).map(drop)
 }
 
 /// A UDP socket of each family whose packets have the mark; none without the right for it.
@@ -259,6 +258,31 @@ pub fn set_priority(thread: Pid, nice: i8) -> io::Result<()> {
 /// `WouldBlock` while the helper has too much to do.
 pub fn set_priority_soon(thread: Pid, nice: i8) -> io::Result<()> {
     tell(Request::Priority { thread, nice }, &[])
+}
+
+/// The priority of threads that packets wait for, which the calling thread has until this is dropped.
+#[derive(Debug)]
+pub struct Raised(Option<(Pid, i8)>);
+
+/// Raises it. Without the right to it, or where a user has raised it already, nothing changes.
+pub fn raise_priority() -> Raised {
+    let thread = rustix::thread::gettid();
+    let before = getpriority_process(None).ok();
+    let before = before.and_then(|nice| i8::try_from(nice).ok());
+    let before = before.filter(|nice| *nice >= 0);
+    Raised(
+        before
+            .filter(|_| set_priority(thread, PRIORITY).is_ok())
+            .map(|nice| (thread, nice)),
+    )
+}
+
+impl Drop for Raised {
+    fn drop(&mut self) {
+        if let Some((thread, before)) = self.0 {
+            let _ = set_priority(thread, before);
+        }
+    }
 }
 
 #[cfg(test)]

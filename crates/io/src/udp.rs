@@ -12,12 +12,15 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Instant;
 
+use adit_offload::lab::{self, Idea};
 use adit_proto::InUse;
-use rustix::net::{AddressFamily, SocketType, ipproto, sockopt};
+use arrayvec::ArrayVec;
+use rustix::io::Errno;
+use rustix::net::sockopt;
 use rustix::thread::{MembarrierCommand, membarrier};
 
 use crate::helper;
-use crate::sys::mmsg::{self, Message};
+use crate::sys::mmsg::{self, Message, SEND_BATCH};
 use crate::{
     Arrival, Cut, Filtered, Grace, Offloads, RecvBatch, SendReport, ShortBuffers, Transmit,
     UdpSocket,
@@ -28,11 +31,10 @@ mod gso_fallbacks;
 mod icmp;
 pub(crate) mod open;
 mod room;
-mod send;
+mod setup;
 #[cfg(test)]
 pub(crate) mod tests;
 
-use crate::sys::os::local_addr;
 pub use crate::transmit::UdpState;
 use crate::udp::room::SOCKET_BUFFER;
 use filter::{Filter, Table};
@@ -43,8 +45,14 @@ pub use open::SEND_BUFFER;
 use open::{Gear, Opened, Way};
 pub use room::MAX_RECEIVE_BUFFER;
 use room::Room;
-use send::send_trains;
-pub use send::{MAX_SEGMENTS, MAX_SEND_V4, MAX_SEND_V6};
+
+/// Segments of one UDP_SEGMENT send: UDP_MAX_SEGMENTS of every kernel that has it.
+pub const MAX_SEGMENTS: usize = 64;
+/// UDP payload of one IPv4 send, UDP_SEGMENT or not: 65,535 less both headers.
+pub const MAX_SEND_V4: usize = 65_535 - 20 - 8;
+/// The same for IPv6, whose kernel counts the header too when it builds a train: 65,535 less both
+/// headers.
+pub const MAX_SEND_V6: usize = 65_535 - 40 - 8;
 
 /// A UDP socket of one address family.
 pub struct Udp {
@@ -137,100 +145,6 @@ impl Udp {
         }
     }
 
-    /// The address that it is bound to.
-    ///
-    /// # Errors
-    ///
-    /// Those of getsockname(2), which do not occur for a bound socket.
-    pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        local_addr(&self.fd)
-    }
-
-    /// Sets the mark that policy routing sees on what is sent; 0 removes it. Needs CAP_NET_ADMIN.
-    ///
-    /// # Errors
-    ///
-    /// `PermissionDenied` without CAP_NET_ADMIN.
-    pub fn set_mark(&self, fwmark: u32) -> io::Result<()> {
-        helper::set_mark(self.fd(), fwmark)
-    }
-
-    /// Goes on with a socket that another process bound with the same offloads.
-    ///
-    /// # Errors
-    ///
-    /// `InvalidInput` if the descriptor is no UDP socket of that port.
-    pub fn take_over(fd: OwnedFd, state: UdpState) -> io::Result<Self> {
-        let is_udp = sockopt::socket_type(&fd)? == SocketType::DGRAM
-            && sockopt::socket_protocol(&fd)? == Some(ipproto::UDP)
-            && matches!(
-                sockopt::socket_domain(&fd)?,
-                AddressFamily::INET | AddressFamily::INET6
-            );
-        if !is_udp {
-            let message = "a descriptor that was handed over is no UDP socket";
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
-        }
-        let has = Gear {
-            gso: state.gso,
-            gro: state.gro,
-        };
-        Ok(Self {
-            dropped: AtomicU32::new(state.dropped),
-            group: AtomicU32::new(state.group),
-            ..Self::new(Opened { fd, has }, false)
-        })
-    }
-
-    /// Gives the sockets of an interface the programs that drop for this process what nobody wants,
-    /// and say where datagrams arrive. Those that another process gave them are gone.
-    pub fn set_filters<'a>(sockets: impl Iterator<Item = &'a Self>) {
-        if let Ok(table) = Table::new() {
-            for socket in sockets {
-                socket.set_filter(&table);
-            }
-        }
-    }
-
-    fn set_filter(&self, (table, map): &(Arc<Table>, Arc<OwnedFd>)) {
-        if let Ok(filter) = Filter::of(self.fd(), Arc::clone(table), map) {
-            let mut place = self.filter.write().unwrap_or_else(PoisonError::into_inner);
-            // What the one before has dropped goes on to count as dropped.
-            let before = place.replace(Arc::new(filter));
-            if let Some(before) = before {
-                self.dropped.fetch_add(before.dropped_32(), Relaxed);
-            }
-        }
-    }
-
-    fn filter(&self) -> Option<Arc<Filter>> {
-        let filter = self.filter.read().unwrap_or_else(PoisonError::into_inner);
-        filter.clone()
-    }
-
-    /// Binds more sockets to the port. Data arrives where it did before. Returns whether others shared
-    /// the port before.
-    fn join(&self, more: usize, way: Way) -> io::Result<(Vec<Self>, bool)> {
-        let group = self.group.load(Relaxed).max(1);
-        let (opened, was_shared) = helper::join(self.fd(), group, more, way)?;
-        let sockets = opened.into_iter().map(|opened| Self::new(opened, true));
-        Ok((sockets.collect(), was_shared))
-    }
-
-    /// One more socket on the port, to send, and whether others shared it before.
-    fn beside(&self, cut: Cut) -> io::Result<(Self, bool)> {
-        let gso = self.gso;
-        let (mut sockets, was_shared) = self.join(1, Way::Beside { gso, cut })?;
-        let beside = sockets.pop().ok_or(io::ErrorKind::NotFound)?;
-        Ok((beside, was_shared))
-    }
-
-    /// While this is held, no other socket joins, and those of [`Self::send_beside`] are gone: the
-    /// first sockets of the group are those that data is spread over.
-    fn alone(&self) -> MutexGuard<'_, ()> {
-        self.joining.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Whether UDP_SEGMENT is in force, though perhaps not for every destination.
     pub fn gso(&self) -> bool {
         self.gso && !self.gso_fallbacks.everywhere()
@@ -245,30 +159,13 @@ impl Udp {
         self.room.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets as many bytes wait to be received as are wanted, soon: if not now, with what arrives
-    /// next.
+    /// Lets as many bytes wait to be received as are wanted, soon: with what arrives next if the helper
+    /// has too much to do now, and never if it has ended.
     fn set_receive_buffer(&self) {
         let wanted = self.wanted.load(Relaxed);
-        if wanted > 0 && helper::set_buffers(self.fd(), option(wanted), 0).is_ok() {
+        if wanted > 0 && !is_too_early(&helper::set_buffers(self.fd(), option(wanted), 0)) {
             self.wanted.store(0, Relaxed);
         }
-    }
-
-    /// Ignores what ICMP has said or will say of paths, which may be forged (RFC 5927), or believes it
-    /// again. Meanwhile only what the device does not take is cut or refused here, whatever routes say.
-    ///
-    /// # Errors
-    ///
-    /// Those of setsockopt(2).
-    pub fn ignore_icmp(&self, ignore: bool) -> io::Result<()> {
-        helper::ignore_icmp(self.fd(), ignore)?;
-        self.gso_fallbacks.clear();
-        Ok(())
-    }
-
-    /// A route changed: what was refused on the old one may work on the new one.
-    pub fn clear_gso_fallbacks(&self) {
-        self.gso_fallbacks.clear();
     }
 }
 
@@ -300,7 +197,6 @@ impl UdpSocket for Udp {
         self.icmp.collect(beside.fd());
         report.icmp = true;
         if !was_shared {
-            // Otherwise the port is one of several sockets until the next time.
             let _ = helper::apart(self.fd());
         }
         taken
@@ -433,6 +329,12 @@ impl UdpSocket for Udp {
     }
 }
 
+/// Whether it is to be tried again.
+fn is_too_early(result: &io::Result<()>) -> bool {
+    let kind = result.as_ref().err().map(io::Error::kind);
+    kind == Some(io::ErrorKind::WouldBlock)
+}
+
 /// The length of a buffer as an option.
 fn option(bytes: usize) -> u32 {
     u32::try_from(bytes).unwrap_or(u32::MAX)
@@ -445,4 +347,140 @@ fn newer(before: u32, now: u32) -> u32 {
         more if more <= u32::MAX / 2 => more,
         _ => 0,
     }
+}
+
+/// A place between two messages.
+#[derive(Clone, Copy)]
+struct Cursor {
+    train: usize,
+    /// Into that train's bytes.
+    offset: usize,
+}
+
+/// Sends `trains` through `kernel`, which sends messages and returns how many went out.
+///
+/// Without `gso` every message is one datagram.
+fn send_trains(
+    mut kernel: impl FnMut(&[Message<'_>]) -> Result<usize, Errno>,
+    gso: Option<&GsoFallbacks>,
+    trains: &[Transmit<'_>],
+    report: &mut SendReport,
+) -> usize {
+    (report.stale_source, report.too_long, report.resume_at) = (None, None, 0);
+    report.lost.clear();
+    let mut at = Cursor {
+        train: 0,
+        offset: 0,
+    };
+    // The train that goes on datagram by datagram, and the one that goes on without its source
+    // address.
+    let (mut plain, mut sourceless) = (None, None);
+    // Where segmentation seems to be refused, until a datagram alone has been taken: else it is not
+    // what was wrong.
+    let mut suspect = None;
+    loop {
+        // 1. messages of the trains from `at` on, and where each of them ends
+        let mut messages = ArrayVec::<Message<'_>, SEND_BATCH>::new();
+        let mut ends = ArrayVec::<Cursor, SEND_BATCH>::new();
+        let mut next = at;
+        let is_full =
+            |messages: usize| messages == SEND_BATCH || lab::without(Idea::Mmsg) && messages == 1;
+        while let Some(train) = trains.get(next.train).filter(|_| !is_full(messages.len())) {
+            let segment = plain != Some(next.train)
+                && gso.is_some_and(|gso| gso.allow(train.to.addr.ip(), train.stride));
+            let bytes = &train.bytes[next.offset..];
+            let bytes = &bytes[..bytes.len().min(message_len(train, segment))];
+            messages.push(Message {
+                train,
+                bytes,
+                from_source: sourceless != Some(next.train),
+            });
+            next.offset += bytes.len();
+            if next.offset == train.bytes.len() {
+                next = Cursor {
+                    train: next.train + 1,
+                    offset: 0,
+                };
+            }
+            ends.push(next);
+        }
+        let Some((&head, &end)) = messages.first().zip(ends.first()) else {
+            return trains.len();
+        };
+        // 2. as many as the kernel takes: after a part of them, the next round meets what stopped
+        //    it
+        let errno = match kernel(&messages) {
+            Ok(sent) => {
+                if let Some((gso, (errno, train))) = gso.zip(suspect.take()) {
+                    let Transmit { to, stride, .. } = trains[train];
+                    let is_long = errno != Errno::IO;
+                    gso.insert(to.addr.ip(), if is_long { stride } else { 0 });
+                    report.refused += 1;
+                    report.too_long = Some(train).filter(|_| is_long).or(report.too_long);
+                }
+                at = ends[sent.clamp(1, ends.len()) - 1];
+                continue;
+            }
+            Err(Errno::AGAIN) => {
+                report.resume_at = at.offset;
+                return at.train;
+            }
+            Err(Errno::INTR) => continue,
+            Err(errno) => errno,
+        };
+        // 3. the source address may be gone: try without
+        if head.from_source && head.train.to.src.is_some() && blames_source(errno) {
+            let retry = Message {
+                from_source: false,
+                ..head
+            };
+            if kernel(&[retry]).is_ok() {
+                report.stale_source = Some(at.train);
+                sourceless = Some(at.train);
+                at = end;
+                continue;
+            }
+        }
+        // 4. the path may not take segmentation: try without
+        if head.is_segmented() && blames_gso(errno) {
+            suspect = Some((errno, at.train));
+            plain = Some(at.train);
+            continue;
+        }
+        // 5. lost, as UDP loses it
+        suspect = None;
+        report.lose(at.train, head.datagrams() as u64);
+        report.error = Some(errno);
+        at = end;
+    }
+}
+
+/// How much of a train fits one message.
+fn message_len(train: &Transmit<'_>, segment: bool) -> usize {
+    // The kernel knows no segments of length 0 and none beyond 65,535.
+    let stride = train.stride.max(1);
+    let max = match train.to.addr {
+        SocketAddr::V4(_) => MAX_SEND_V4,
+        SocketAddr::V6(_) => MAX_SEND_V6,
+    };
+    if segment && stride <= max {
+        stride * (max / stride).min(MAX_SEGMENTS)
+    } else {
+        stride
+    }
+}
+
+/// Errors that a source address or interface that went away causes.
+fn blames_source(errno: Errno) -> bool {
+    matches!(
+        errno,
+        Errno::INVAL | Errno::NETUNREACH | Errno::HOSTUNREACH | Errno::ADDRNOTAVAIL | Errno::NODEV
+    )
+}
+
+/// Errors that UDP_SEGMENT causes: EIO where the device cannot do checksums, EMSGSIZE where a
+/// segment exceeds the path's MTU (EINVAL before Linux 6.14), EINVAL where it is not liked
+/// otherwise.
+fn blames_gso(errno: Errno) -> bool {
+    matches!(errno, Errno::IO | Errno::INVAL | Errno::MSGSIZE)
 }

@@ -1,6 +1,7 @@
 //! Executes commands.
 
 use adit_io::Offloads;
+use adit_io::helper::raise_priority;
 use adit_proto::Time;
 use adit_proto::config::{DeviceChange, DeviceStatus};
 
@@ -10,7 +11,6 @@ use crate::host::platform::Platform;
 use crate::shared::error::CommandError;
 use crate::shared::mailbox::{Command, OfControl};
 use crate::thread::clock;
-use crate::thread::poll::with_priority;
 
 /// Peers whose status is read in a turn.
 const STATUS_BATCH: usize = 1024;
@@ -75,7 +75,8 @@ impl<H: Platform> Control<H> {
                 None
             }
             Command::Export(answer) => {
-                with_priority(|| self.export(&answer));
+                let _raised = raise_priority();
+                self.export(&answer);
                 None
             }
             // It does not pause.

@@ -4,12 +4,8 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use adit_io::helper::{PRIORITY, set_priority, set_priority_soon};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, Event, EventData};
-use rustix::thread::gettid;
-
-use crate::thread::priority::ordinary_priority;
 
 /// Events that are taken at once: as many queues have their turn before any has its next one.
 pub(crate) const MAX_EVENTS: usize = 16;
@@ -104,17 +100,6 @@ impl Descriptor {
             Self::Socket { rx_queue, v6 } => u64::from(rx_queue) << 8 | 2 | u64::from(v6),
         }
     }
-}
-
-/// Runs `work` with this priority: packets wait for it.
-pub(crate) fn with_priority<R>(work: impl FnOnce() -> R) -> R {
-    let (me, before) = (gettid(), ordinary_priority());
-    let is_raised = set_priority(me, PRIORITY).is_ok();
-    let result = work();
-    if is_raised {
-        let _ = set_priority_soon(me, before);
-    }
-    result
 }
 
 /// Overwrites what sealing and opening left of keys on the stack of a thread, below its loop. A

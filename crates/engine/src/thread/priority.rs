@@ -44,11 +44,11 @@ pub(crate) struct Priority {
 impl Priority {
     /// Raises that of the calling thread.
     pub(crate) fn raise() -> Self {
-        let (thread, before) = (gettid(), ordinary_priority());
+        let (thread, before) = (gettid(), getpriority_process(None).unwrap_or(0));
         let is_raised = set_priority(thread, PRIORITY).is_ok();
         Self {
             thread,
-            ordinary: is_raised.then_some(before),
+            ordinary: is_raised.then_some(i8::try_from(before).unwrap_or(0).max(0)),
             flood: Flood::default(),
         }
     }
@@ -71,12 +71,6 @@ impl Priority {
         // There is nothing to be done about a failure.
         let _ = set_priority_soon(thread, nice);
     }
-}
-
-/// The nice value of the calling thread, as others have it.
-pub(crate) fn ordinary_priority() -> i8 {
-    let nice = getpriority_process(None).unwrap_or(0).max(0);
-    i8::try_from(nice).unwrap_or(0)
 }
 
 /// Whether there are more datagrams than applications may be able to read.

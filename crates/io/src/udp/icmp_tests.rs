@@ -46,8 +46,8 @@ fn an_errno_of_the_call_itself_is_told_after_one_more_call() {
 fn a_flood_of_errors_is_blamed_on_nothing_and_ends() {
     let (result, calls) = run(&[Errno::HOSTUNREACH; 99], &[1; 99]);
     assert_eq!((result, calls), (Err(Errno::CONNREFUSED), ATTEMPTS));
-    assert!(!super::super::send::blames_source(Errno::CONNREFUSED));
-    assert!(!super::super::send::blames_gso(Errno::CONNREFUSED));
+    assert!(!super::super::blames_source(Errno::CONNREFUSED));
+    assert!(!super::super::blames_gso(Errno::CONNREFUSED));
 }
 
 #[test]

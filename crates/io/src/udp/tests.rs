@@ -1471,3 +1471,17 @@ fn a_socket_knows_where_and_when_a_datagram_arrived() {
         }
     });
 }
+
+#[test]
+fn a_buffer_is_asked_for_again_while_the_helper_is_busy_and_not_when_it_has_ended() {
+    let failed = |errno: Errno| Err(errno.into());
+    assert!(is_too_early(&failed(Errno::AGAIN)));
+    for settled in [
+        Ok(()),
+        failed(Errno::PIPE),
+        failed(Errno::CONNRESET),
+        failed(Errno::PERM),
+    ] {
+        assert!(!is_too_early(&settled), "{settled:?}");
+    }
+}

@@ -5,13 +5,14 @@ use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
 use adit_engine::{Interface, Resume};
+use adit_io::helper::raise_priority;
 
 use super::super::background::Notifier;
 use super::super::process::{Process, Running};
 use super::messages::{
     Description, Hello, MessageKind, Offer, Offered, Refused, SocketRecord, StateMessage, Switches,
 };
-use super::{Channel, Hurry, common_format, own_namespace};
+use super::{Channel, common_format, own_namespace};
 use crate::cli::RunArgs;
 use crate::failure::{Context, Failure, Result, bail};
 
@@ -128,7 +129,7 @@ fn give_all(process: &Process, channel: &mut Channel) -> Result<i32> {
     }
     channel.set_patience(TO_PREPARE)?;
     let () = channel.hear(MessageKind::Ready)?;
-    let _hurry = Hurry::new();
+    let _raised = raise_priority();
     channel.set_patience(TO_ANSWER)?;
 
     let all: Vec<&Interface> = interfaces

@@ -34,31 +34,7 @@ pub(crate) use messages::{Offer, Switches};
 pub(super) use take::{Finish, take};
 use terms::FORMATS;
 
-use adit_io::helper::{PRIORITY, set_priority};
-use rustix::process::getpriority_process;
-use rustix::thread::{Pid, gettid};
-
 use crate::failure::{Result, bail};
-
-/// This thread has the priority of the threads that process packets, which wait for it, until this is
-/// dropped.
-struct Hurry(Pid, i32);
-
-impl Hurry {
-    fn new() -> Self {
-        let (thread, before) = (gettid(), getpriority_process(None).unwrap_or(0));
-        // Without the right to it, a hand-over takes longer on a busy machine.
-        let _ = set_priority(thread, PRIORITY);
-        Self(thread, before)
-    }
-}
-
-impl Drop for Hurry {
-    fn drop(&mut self) {
-        let before = i8::try_from(self.1.max(0)).unwrap_or(0);
-        let _ = set_priority(self.0, before);
-    }
-}
 
 /// Asks the process behind a channel what it is.
 pub(crate) fn describe(channel: &mut Channel) -> Result<Description> {

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use adit_ctl::{status, uapi};
 use adit_engine::{Interface, Resume, Sockets, importer};
+use adit_io::helper::raise_priority;
 use adit_io::tun::Tun;
 use adit_io::udp::Udp;
 use adit_sandbox::Starter;
@@ -16,12 +17,12 @@ use super::super::LogLevel;
 use super::super::events::Sender;
 use super::super::process::{Bound, Children, Prepared, Process};
 use super::super::resolve::HandedNames;
+use super::Channel;
 use super::channel::{Peer, parse};
 use super::messages::{
     Hello, MAX_INTERFACES, MessageKind, Offer, Offered, StateMessage, check_names,
 };
 use super::terms::out_of_turn;
-use super::{Channel, Hurry};
 use crate::cli::RunArgs;
 use crate::failure::{Context, Result, bail};
 
@@ -89,7 +90,7 @@ fn take_all(
         let pid = channel.peer().pid;
         bail!(State, "process {pid} hands over no interface {missing}");
     }
-    let hurry = Hurry::new();
+    let raised = raise_priority();
     channel.tell(MessageKind::Ready, &())?;
 
     let mut taken = Vec::new();
@@ -103,7 +104,7 @@ fn take_all(
     }
     // Whether the old process is still there or not: it will not go on.
     let _ = channel.tell(MessageKind::Running, &());
-    drop(hurry);
+    drop(raised);
     let mut tuns = Vec::new();
     for one in taken {
         let Taken {
