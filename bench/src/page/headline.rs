@@ -156,7 +156,7 @@ pub(super) fn others(runs: &[Run]) -> Vec<&str> {
     names
 }
 
-/// A figure of the kernel's WireGuard on somebody else's machine.
+/// A figure of the kernel's WireGuard on the machine of its publisher.
 pub(super) struct Kernel {
     /// Of the figures that it may stand in.
     id: String,

@@ -469,7 +469,7 @@ impl Hosts {
             bytes: &[0],
         };
         kick.send(&[train], &mut SendReport::default());
-        // 3. The threads have settled when a part was received. Whoever waits for it seldom looks: where
+        // 3. The threads have settled when a part was received. The thread that waits for it seldom looks: where
         // threads wait for a CPU, `auto` does without help. (What is written cannot be waited for: where
         // other programs take the CPUs, most of an endless load may be dropped.)
         let settling = bytes / SETTLING;

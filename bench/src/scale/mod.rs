@@ -226,7 +226,7 @@ pub(crate) fn run(args: &ScaleArgs) -> Result<(), Failure> {
         &tunnels.iter().chain(&loads).collect::<Vec<_>>(),
     ));
     goals.extend(measured.forwarded.goals());
-    // Whoever interrupts a run does not wait for simulations.
+    // A user who interrupts a run does not wait for simulations.
     let model = match stopped {
         None => measured.model(&memory, &tunnels, &stages),
         Some(_) => None,

@@ -251,7 +251,7 @@ impl Top {
         }
     }
 
-    /// Until somebody ends it.
+    /// Until the user ends it.
     fn run(&mut self, screen: &mut Screen, shots: &Receiver<Shot>) -> Result<()> {
         let failed = || "cannot use the terminal".to_owned();
         let mut is_stale = true;

@@ -136,8 +136,8 @@ impl Interface {
         result.recv().is_ok() && self.common.responds()
     }
 
-    /// Whether somebody listens to what the listener of the settings is told. Refused messages,
-    /// failed sends and the like are told only while somebody does.
+    /// Whether the listener of the settings is to be told of all. Refused messages,
+    /// failed sends and the like are told only then.
     pub fn listen(&self, listens: bool) {
         self.common.listen(listens);
     }

@@ -228,7 +228,7 @@ fn a_full_handshake_queue_stops_neither_data_nor_handshakes() {
         expect_delivery(&pair, B, b"beside the flood");
         // Nor is it the control thread that answers, and who has its cookie passes the others.
         let cookie = stranger.receive(3);
-        // Cookie replies to nothing do not wait with them, whoever sends them.
+        // Cookie replies to nothing do not wait with them, from any sender.
         send(&cookie, QUEUE + EXCESS);
         let proven = stranger.initiation_with(&pair, &cookie);
         stranger.send(&pair, proven.len(), &proven);

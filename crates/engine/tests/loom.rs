@@ -149,7 +149,7 @@ fn what_cannot_pass_is_committed_before_what_follows() {
     });
 }
 
-/// Invariant 6: whoever found too much taken, and asked, is told.
+/// Invariant 6: a thread that found too much taken, and asked, is told.
 #[test]
 fn a_thread_that_awaits_a_batch_is_told_of_it() {
     explore(|| {

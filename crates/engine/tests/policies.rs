@@ -351,7 +351,7 @@ fn threads_that_pause_anywhere_lose_and_reorder_nothing() {
     }
 }
 
-/// Batches are split among more and fewer commit locks, whoever helps.
+/// Batches are split among more and fewer commit locks, with any workers.
 #[test]
 fn threads_that_commit_at_once_lose_and_reorder_nothing() {
     let mut field = Field::new(2, (4, Policy::Auto), true);

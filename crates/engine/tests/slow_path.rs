@@ -31,7 +31,7 @@ const SLOW_INNER: [u8; 4] = [10, 0, 0, 3];
 struct Path {
     /// Nothing leaves any more: it stays in the buffer of the socket that sends it.
     stuck: AtomicBool,
-    /// Whoever sends waits.
+    /// The sender waits.
     holds: AtomicBool,
     /// Sockets beside the shared ones.
     opened: AtomicUsize,

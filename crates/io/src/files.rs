@@ -383,7 +383,7 @@ fn make_dirs(dir: &Path) -> io::Result<()> {
 /// Has an inotify descriptor tell when a socket's file goes.
 pub(crate) fn watch(inotify: BorrowedFd<'_>, path: &Path) -> io::Result<i32> {
     // Losing its last name is a change of the inode's attributes; the inode itself lives as long as
-    // somebody listens. A watch is one socket's: MASK_CREATE, since Linux 4.18, refuses a second.
+    // a process listens. A watch is one socket's: MASK_CREATE, since Linux 4.18, refuses a second.
     let signs = inotify::WatchFlags::ATTRIB | inotify::WatchFlags::MOVE_SELF;
     let only = signs | inotify::WatchFlags::MASK_CREATE;
     Ok(match inotify::add_watch(inotify, path, only) {

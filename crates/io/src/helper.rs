@@ -238,7 +238,7 @@ pub fn waits() -> io::Result<File> {
 }
 
 /// The nice value of a thread that packets wait for. The kernel forwards packets before any process
-/// runs; if the processes whose packets the tunnel carries ran as readily as it, they would fill its
+/// runs; if the processes whose packets the tunnel carries had its priority, they would fill its
 /// queues faster than it empties them.
 pub const PRIORITY: i8 = -10;
 

@@ -263,7 +263,7 @@ impl UdpSocket for Udp {
         let held = Arc::new(());
         let grace = Grace::until_dropped(&held);
         let wait = move || {
-            // An RCU grace period, some 20 ms: whoever had read the program before has queued what
+            // An RCU grace period, some 20 ms: a CPU that had read the program before has queued what
             // it was about. Where the kernel refuses it (nohz_full), a datagram that is delayed
             // for longer than the sockets need to become empty is overtaken.
             let _ = membarrier(MembarrierCommand::Global);

@@ -17,7 +17,7 @@ const SAVED: u64 = 100_000_000;
 /// Which messages are worth a look under load though their senders have shown no cookie: a handshake
 /// that waits for one takes five seconds longer.
 ///
-/// - Responses to initiations of ours: whoever has not seen the initiation cannot guess its index.
+/// - Responses to initiations of ours: a sender that has not seen the initiation cannot guess its index.
 ///   RESPONSES_EXPECTED may pass for each.
 /// - Initiations from the addresses of peers that have a session. These can be forged: what passes is
 ///   bounded, and what does not is treated like any other. There are no more entries than peers

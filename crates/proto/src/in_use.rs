@@ -1,4 +1,4 @@
-//! Which receiver indices are in use, for whoever drops the datagrams that have others.
+//! Which receiver indices are in use, for a filter that drops the datagrams that have others.
 //!
 //! The last byte of an index says its [receive queue](crate::rx_queues), modulo MAX_RX_QUEUES. Where several sockets
 //! receive, it says which of them gets the data.

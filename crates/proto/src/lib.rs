@@ -77,7 +77,7 @@
 //!                 }
 //!                 // What was kept is sealed now, or dropped.
 //!                 Output::SessionReady { .. } | Output::DropStaged { .. } => {}
-//!                 // Somebody may watch.
+//!                 // A program may watch.
 //!                 Output::Event(_) => {}
 //!             }
 //!         }

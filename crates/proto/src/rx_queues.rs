@@ -1,7 +1,7 @@
 //! The receive queues of sessions, and the peers that move to another one.
 //!
 //! An interface may receive with several sockets, its receive queues. The last byte of a receiver index, modulo
-//! their number, is the receive queue in which data for the index arrives: so whoever chooses an index chooses
+//! their number, is the receive queue in which data for the index arrives: so the choice of an index chooses
 //! which receive queue has the work. A peer moves when a new session gets an index in another receive queue than the
 //! session before it. Its flows keep their order:
 //!

@@ -338,7 +338,7 @@ const OLDER_FORMS: &[Call] = calls![SYS_dup2, SYS_epoll_wait, SYS_poll];
 const OLDER_FORMS: &[Call] = &[];
 
 /// Calls that no thread ever makes, and no library on its own: a try ends the process. The kernel logs
-/// it, and whoever supervises the process starts it again.
+/// it, and its supervisor starts the process again.
 pub const INTRUDER: &[Call] = calls![
     SYS_add_key,
     SYS_chroot,

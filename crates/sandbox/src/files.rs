@@ -1,4 +1,4 @@
-//! Landlock: which files the process may open, whoever in it asks.
+//! Landlock: which files the process may open, in any of its threads.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};

@@ -167,7 +167,7 @@ pub fn begin_with(otherwise: Otherwise) -> io::Result<()> {
     let main = filters.remove(&Role::Main).unwrap_or_default();
     parts.system_calls = match install(&main) {
         Ok(()) => true,
-        // The kernel has no filters, or whoever started the process lets it have none.
+        // The kernel has no filters, or the program that started the process lets it have none.
         Err(_) => {
             filters.clear();
             false

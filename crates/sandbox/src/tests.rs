@@ -1,4 +1,4 @@
-//! The sandbox where the kernel, or whoever started the process, does not allow all of it.
+//! The sandbox where the kernel, or the program that started the process, does not allow all of it.
 //!
 //! A process begins a sandbox once: each test starts this program anew, with [`CHILD`] set.
 

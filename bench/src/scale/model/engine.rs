@@ -338,7 +338,7 @@ impl Engine {
         if let Some(&queue) = self.threads[thread].owns.iter().find(jobs) {
             return self.work(thread, queue, 0.0);
         }
-        // Whoever commits the next batch wakes it.
+        // The thread that commits the next batch wakes it.
         for at in 0..owned {
             let queue = self.threads[thread].owns[at];
             self.queues[queue].sleeps = true;
@@ -429,7 +429,7 @@ impl Engine {
         let costs = self.setup.costs;
         let commit_locks = &mut self.queues[queue].commit_locks;
         let count = adit_testbed::stats::to_f64(commit_locks.len());
-        // Whoever commits looks at no packet.
+        // The thread that commits looks at no packet.
         let (put, part) = match (self.setup.split, commit_locks.len(), at) {
             (Split::Inbound, 2.., 0) => (COMMIT * costs.put, 0.0),
             (Split::Inbound, 2.., _) => {

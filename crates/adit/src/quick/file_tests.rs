@@ -126,7 +126,7 @@ fn a_file_keeps_its_owner_and_its_access_list() {
     assert_eq!(kept[..length], list);
 }
 
-/// Whatever has come there since somebody looked.
+/// Anything that has come there since the last look.
 #[test]
 fn a_new_file_takes_the_place_of_none() {
     let dir = Dir::new();

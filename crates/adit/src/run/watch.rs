@@ -1,5 +1,5 @@
 //! Events of the interfaces of a process: what the engine tells, and what looks at the counters
-//! show while somebody listens.
+//! show while a client listens.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -183,7 +183,7 @@ pub(super) fn configured(events: &Events, change: &Configured) {
     }
 }
 
-/// One thread that looks at the counters of every interface that somebody listens to, as long as
+/// One thread that looks at the counters of every interface that a client listens to, as long as
 /// there is one.
 #[derive(Default)]
 pub(super) struct Looks {
@@ -204,7 +204,7 @@ struct Watched {
 }
 
 impl Looks {
-    /// From now on, as long as somebody listens to `events`, tells of offloads that are lost, and
+    /// From now on, as long as a client listens to `events`, tells of offloads that are lost, and
     /// of drops.
     pub(super) fn watch(self: &Arc<Self>, interface: &Arc<Interface>, events: &Arc<Events>) {
         let (looks, handle) = (Arc::downgrade(self), Arc::downgrade(interface));
@@ -248,7 +248,7 @@ impl Looks {
             mine.retain_mut(Watched::look);
             let mut watching = self.watching();
             watching.interfaces.append(&mut mine);
-            // Whoever stopped listening and began again is there twice.
+            // A client that stopped listening and began again is there twice.
             let mut known: Vec<*const Events> = Vec::new();
             watching.interfaces.retain(|one| {
                 let is_new = !known.contains(&Arc::as_ptr(&one.events));

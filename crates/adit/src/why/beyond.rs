@@ -84,7 +84,7 @@ fn wait_for_answer(answers: &OwnedFd, to: IpAddr) -> Option<IpAddr> {
             continue;
         };
         let bytes = bytes.get(..len).unwrap_or_default();
-        // IPv6 leaves its header out: whoever answered, it was about our packet.
+        // IPv6 leaves its header out: the answer was about our packet.
         let answer = match to {
             IpAddr::V4(to) => expired_v4(bytes, to).map(IpAddr::V4),
             IpAddr::V6(to) => expired_v6(bytes, to).then_some(IpAddr::V6(to)),

@@ -328,7 +328,7 @@ fn what_stays_with_a_tunnel_keeps_no_key_and_makes_no_dump() {
     let preshared = Keys::new().private;
     let config = world.config("", "192.168.77.0/24") + &format!("PresharedKey = {preshared}\n");
     world.write(&config);
-    // Whoever has the rights of the process, and none to trace others.
+    // A process with its rights, and none to trace others.
     let limited = "setpriv --bounding-set -sys_ptrace --inh-caps -sys_ptrace";
     left.sh(&format!(
         "{limited} {subject} up --foreground wg0 > /run/said 2>&1 & until grep -q 'wg0 is up' /run/said; do sleep 0.05; done"
@@ -350,7 +350,7 @@ fn what_stays_with_a_tunnel_keeps_no_key_and_makes_no_dump() {
     assert!(!may(&pid), "it could be dumped");
 }
 
-/// So that whoever takes over the process cannot use it against others of the same user.
+/// So that an intruder in the process cannot use it against others of the same user.
 #[test]
 fn a_process_without_rights_cannot_trace_it() {
     if !Program::Adit.is_adit() {

@@ -568,7 +568,7 @@ fn nothing_is_handed_over_to_a_process_without_a_handle() {
     ping(left, INNER[1], 3);
 }
 
-/// A process cannot end before whoever traces its threads lets them go: strace(1), which is stopped.
+/// A process cannot end before the tracer of its threads lets them go: strace(1), which is stopped.
 #[test]
 fn where_the_new_process_cannot_be_ended_the_old_one_ends() {
     if !only_adit() {

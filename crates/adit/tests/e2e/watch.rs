@@ -532,7 +532,7 @@ fn what_a_process_says_does_nothing_to_the_terminal() {
     }
 }
 
-/// Who makes a file calls it as he likes.
+/// A file may have any name.
 #[test]
 fn the_name_of_a_file_does_nothing_to_the_terminal() {
     if !crate::quick::only_adit() {
@@ -563,7 +563,7 @@ fn the_name_of_a_file_does_nothing_to_the_terminal() {
     }
 }
 
-/// Whoever may make a device, as root of a container may, calls it as he likes.
+/// Root of a container may give a device any name.
 #[test]
 fn the_name_of_a_device_does_nothing_to_the_terminal() {
     if !crate::quick::only_adit() {

@@ -239,7 +239,7 @@ impl Bound {
         }
     }
 
-    /// The listening socket, for whoever hands it over.
+    /// The listening socket, to hand it over.
     fn shared(&self) -> Option<Arc<UnixListener>> {
         self.listener.clone()
     }

@@ -303,7 +303,7 @@ fn who_trickles_while_others_wait_for_memory_is_given_up() {
     assert_eq!(answer, DONE);
 }
 
-/// Whoever keeps the pace may keep others waiting for longer than a client may stall.
+/// A client that keeps the pace may keep others waiting for longer than a client may stall.
 #[test]
 fn who_waits_for_memory_does_not_stall() {
     let dir = Dir::new();

@@ -1,4 +1,4 @@
-//! Events of an interface, as lines of JSON for whoever reads them.
+//! Events of an interface, as lines of JSON.
 //!
 //! All listeners of an interface read from one queue of the last [`KEPT`] events, each at its own
 //! pace. A listener that falls behind costs nothing more, and nobody waits for it: it is told how

@@ -169,7 +169,7 @@ fn push<P: Serialize>(out: &mut Vec<u8>, line: &Line<P>) {
 
 /// The other end: the peers of one interface as they were at the last look, and what is kept of each.
 ///
-/// They are shared, so that whoever shows them does so at leisure, and without a copy.
+/// They are shared, so that a reader shows them at leisure, and without a copy.
 pub struct WatchedPeers<T> {
     path: PathBuf,
     /// Present while `peers` are what it sent.

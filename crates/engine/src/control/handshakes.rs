@@ -166,7 +166,7 @@ impl<H: Platform> Control<H> {
         }
     }
 
-    /// Writes what is due of the rate-limited log, and tells whoever listens.
+    /// Writes what is due of the rate-limited log, and tells the listener.
     pub(super) fn tell(&self) {
         let log = &self.common.log;
         for mut line in log.take_due(clock::now()) {

@@ -129,7 +129,7 @@ pub trait Platform: Send + 'static {
     /// Writes one line of the verbose log.
     fn log_verbose(&self, line: fmt::Arguments<'_>);
 
-    /// Tells whoever watches; it must not block.
+    /// Tells the listener; it must not block.
     fn tell(&self, _event: &Event) {}
 }
 

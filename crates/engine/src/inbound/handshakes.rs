@@ -50,7 +50,7 @@ impl<U: UdpSocket> Common<U> {
             let Some(socket) = sockets.family(v6).filter(|_| !datagrams.is_empty()) else {
                 continue;
             };
-            // What a full socket does not take is lost: whoever needs it asks again.
+            // What a full socket does not take is lost: a peer that needs it asks again.
             let mut report = SendReport::default();
             left += socket.send(&datagrams, &mut report) - report.lost.len();
             if report.icmp {

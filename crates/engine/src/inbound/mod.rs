@@ -87,7 +87,7 @@ impl InboundFlowShard {
                 let mut batch = of.batch.write().unwrap_or_else(PoisonError::into_inner);
                 batch.as_deref_mut().is_none_or(commit)
             }
-            // Whoever commits it comes here next.
+            // The thread that commits it comes here next.
             Self::Split(of) => match of.batch.try_read().as_deref() {
                 Ok(Some(batch)) if batch.is_committed => {
                     deliver(batch, at - 1);

@@ -3,7 +3,7 @@
 //! Everything arrives at one socket, in one queue. While that queue never becomes empty, the peer
 //! that sends most decides what the others get. Datagrams of peers that exceed an equal share are
 //! then dropped before they are opened: few at first, which is enough for TCP, and more the longer
-//! the queue stands. What a peer sent shortly before counts, too: whoever sends in bursts would
+//! the queue stands. What a peer sent shortly before counts, too: a peer that sends in bursts would
 //! otherwise seem to exceed its share in each of them.
 //!
 //! When what waits waits for too long, or the socket has no more room, so that the kernel drops

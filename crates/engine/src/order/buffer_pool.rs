@@ -65,7 +65,7 @@ impl<B> BufferPool<B> {
         !self.own.borrow().is_empty()
     }
 
-    /// Frees what the thread keeps, and what all share: whoever needs some makes them.
+    /// Frees what the thread keeps, and what all share: a thread that needs some makes them.
     pub(crate) fn free(&self) {
         self.own.take();
         let shared = std::mem::take(&mut *lock(&self.shared));

@@ -243,7 +243,7 @@ impl<S, B, P, const N: usize> OrderedQueue<S, B, P, N> {
     }
 
     /// Has nothing taken any more, or lets batches in again. When this returns, every batch that any
-    /// thread took has its sequence number; whoever opens the queue wakes the owner.
+    /// thread took has its sequence number; the thread that opens the queue wakes the owner.
     pub(crate) fn set_closed(&self, is_closed: bool) {
         lock(&self.take_lock).is_closed = is_closed;
     }

@@ -189,7 +189,7 @@ fn a_thread_that_left_its_sequence_number_to_another_may_sleep() {
 }
 
 /// The stall of CVE-2026-52945: the head is not done yet, what is behind it is, and nothing further
-/// arrives. Whoever did the work goes away; there, no thread came back for it.
+/// arrives. The thread that did the work goes away; there, no thread came back for it.
 #[test]
 fn what_waits_behind_a_head_goes_with_it_without_a_further_arrival() {
     let queue = numbers();

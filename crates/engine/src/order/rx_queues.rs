@@ -20,7 +20,7 @@
 //! session stays the head of its receive queue, until steps 4 and 5 are done in the receive queue of the
 //! session before it. No receive queue waits for one that waits itself.
 //!
-//! Whoever polls takes and commits as ever. The owner alone looks how far a change has come, so that
+//! A thread that polls takes and commits as ever. The owner alone looks how far a change has come, so that
 //! nothing is added to what is done for a packet. There is one change at a time.
 
 use std::ops::Range;
@@ -151,7 +151,7 @@ impl<S, B, const N: usize> RxQueues<S, B, N> {
     }
 
     /// Has nothing taken any more, or lets all go on. It is not closed, and false returned, if a change
-    /// is under way: that has to come to its end first, because whoever goes on may know nothing of it.
+    /// is under way: that has to come to its end first, because a process that goes on may know nothing of it.
     pub(crate) fn set_closed(&self, is_closed: bool) -> bool {
         let mut state = lock(&self.state);
         if is_closed && state.change.is_some() {
@@ -172,7 +172,7 @@ impl<S, B, const N: usize> RxQueues<S, B, N> {
     }
 
     /// The head of a receive queue has the first data of a session, and the session before it was in the
-    /// receive queue `from`. Whoever asks has the commit lock, and asks again until its turn comes.
+    /// receive queue `from`. The caller has the commit lock, and asks again until its turn comes.
     pub(crate) fn turn_of_head(&self, rx_queue: usize, from: usize, session: u32) -> Turn {
         let mut state = lock(&self.state);
         let wait = &mut state.waits[rx_queue % RX_QUEUES];

@@ -978,7 +978,7 @@ fn a_full_socket_holds_every_second_gate_and_then_none() {
     }
 }
 
-/// Whoever sends what is lost is told, and not for each packet, as answers take memory and time. IPv4 whose
+/// The sender of what is lost is told, and not for each packet, as answers take memory and time. IPv4 whose
 /// packets anybody may fragment is lost as well.
 #[test]
 fn senders_of_what_is_lost_are_told_once_in_a_millisecond() {

@@ -129,7 +129,7 @@ impl<T: TunQueue, U: UdpSocket> OwnedQueues<T, U> {
         }
     }
 
-    /// Another shard has them from now on. Whoever wakes their owner may still wake this one: so the
+    /// Another shard has them from now on. A thread that wakes their owner may still wake this one: so the
     /// other one looks at them when they arrive, in any case.
     pub(crate) fn set_owner(&mut self, served: Served) {
         let shard = Arc::clone(&served.0);

@@ -141,7 +141,7 @@ impl<T, U> Queues<T, U> {
         self.inbound.is_changing()
     }
 
-    /// The owner is about to sleep: whoever works on the batches that wait for it is there, or the
+    /// The owner is about to sleep: a worker for the batches that wait for it is there, or the
     /// owner is woken at once.
     #[cfg(debug_assertions)]
     pub(crate) fn check_progress(&self) {

@@ -1,4 +1,4 @@
-//! Counters of what passes through the queues of an interface, for whoever watches.
+//! Counters of what passes through the queues of an interface, for its status.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

@@ -1,4 +1,4 @@
-//! Events that an interface tells whoever watches it.
+//! Events that an interface tells its listener.
 
 use std::net::SocketAddr;
 

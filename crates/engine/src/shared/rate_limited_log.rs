@@ -203,7 +203,7 @@ impl fmt::Display for LogLine {
 /// The log: incidents that wait for a line.
 pub(crate) struct RateLimitedLog {
     is_logged: bool,
-    /// Somebody listens to events.
+    /// There is a listener for events.
     is_heard: AtomicBool,
     state: Mutex<Incidents>,
 }
@@ -225,7 +225,7 @@ struct Recent {
 }
 
 impl RateLimitedLog {
-    /// Notes nothing unless it `is_logged` or somebody listens.
+    /// Notes nothing unless it `is_logged` or there is a listener.
     pub(crate) fn new(is_logged: bool) -> Self {
         Self {
             is_logged,
@@ -234,7 +234,7 @@ impl RateLimitedLog {
         }
     }
 
-    /// Somebody listens to events, or nobody does any more.
+    /// A listener for events came, or went.
     pub(crate) fn listen(&self, listens: bool) {
         self.is_heard.store(listens, Ordering::Relaxed);
     }

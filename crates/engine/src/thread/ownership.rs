@@ -1,7 +1,7 @@
 //! Which shard owns queues, and how it is woken, also while that changes (invariant 6).
 //!
 //! ```text
-//!   whoever has something     1. leaves it                2. is_due: false → true   3. wakes the owner
+//!   a thread with something   1. leaves it                2. is_due: false → true   3. wakes the owner
 //!   the owner                 1. is_due: true → false     2. looks at everything
 //!   the old owner             1. names the new one        2. hands the queues over; that one looks
 //! ```

@@ -1,10 +1,10 @@
-//! How readily a thread runs: before the processes whose packets it carries, but for one case.
+//! The priority of a thread: it runs before the processes whose packets it carries, but for one case.
 //!
 //! TCP waits for its application. Datagrams do not: what is delivered while an application waits for
 //! the CPU overflows the buffer of its socket, and was opened for nothing, with the CPU time that the
 //! application needs to read (receive livelock). So a thread that carries more datagrams, in either
-//! direction, than such a buffer holds while the scheduler may have somebody wait runs as readily as
-//! everyone else. What is sent waits in the TUN's queue then, and before that its sender does.
+//! direction, than such a buffer holds while the scheduler may have another thread wait has the
+//! priority of all others. What is sent waits in the TUN's queue then, and before that its sender does.
 
 use std::cell::Cell;
 use std::time::Duration;

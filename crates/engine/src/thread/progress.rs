@@ -1,4 +1,4 @@
-//! Checks of the progress of batches in debug builds, and so in tests: whoever has a sequence number goes
+//! Checks of the progress of batches in debug builds, and so in tests: a thread that has a sequence number goes
 //! on until it is filed or another thread has it.
 //!
 //! A thread that sleeps with a sequence number stops the queue: what is behind it waits for that thread. Such

@@ -102,7 +102,7 @@ fn program(own: &OwnedFd, table: BorrowedFd<'_>, factors: [u64; 2], v6: bool) ->
     program.jump(Instruction::go_if_less(R2, R1), pass);
     program.add(load_bytes(UDP_HEADER, 8));
     program.add([Instruction::call(SKB_LOAD_BYTES)]);
-    // What is that short is counted by whoever reads it.
+    // What is that short is counted by the reader.
     program.jump(Instruction::go_if_not_equal(R0, 0), pass);
     program.add([Instruction::load32(R1, R10, kind)]);
     program.jump(Instruction::go_if_equal(R1, 4), data);

@@ -700,7 +700,7 @@ fn child(role: Role, attempt: &str) -> Output {
         .env(CHILD, format!("{role:?} {attempt}"))
         .env(FOLDER, &folder)
         .output();
-    // Whatever it was, and whoever tried.
+    // Whatever was tried, in any role.
     let found = outside.metadata().expect("it is there");
     let left = (found.mode() & 0o7777, found.gid(), found.len());
     assert_eq!(

@@ -49,7 +49,7 @@ pub struct Faults {
     pub icmp: f64,
 }
 
-/// Whoever has it ends the faults, and learns how much got through.
+/// A handle that ends the faults, and tells how much got through.
 #[derive(Clone, Default)]
 pub struct Injector(Arc<Injected>);
 

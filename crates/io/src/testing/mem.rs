@@ -160,7 +160,7 @@ struct Binding {
     queues: Vec<Arc<Queue<Train>>>,
     /// Over how many of them data is spread.
     over: usize,
-    /// Whoever queues something has it for so long.
+    /// A thread that queues something has it for so long.
     in_use: Arc<()>,
     gro: bool,
 }

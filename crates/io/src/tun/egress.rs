@@ -6,7 +6,7 @@
 //! Of several queues the first is for packets of sparse flows, all others ([`QUEUES`]) are for the
 //! rest: the destination chooses among them. A packet is of a sparse flow if it is no GSO packet
 //! and nothing of its flow waits: all that was sent before has been processed. Flows keep their
-//! order as long as whoever reads the queues
+//! order as long as the reader of the queues
 //!
 //! - processes what it read from the first queue before what it read from others before that, and
 //! - reports as processed only what is ([`Reading::processed`]).

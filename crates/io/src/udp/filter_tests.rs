@@ -126,7 +126,7 @@ fn what_is_no_message_is_dropped_and_counted() {
     hosts.table().set(5, true);
     let of_type = |kind: [u8; 4]| [&kind[..], &[7; 60]].concat();
     for family in [V4, V6] {
-        // The lengths of handshake messages are looked at by whoever reads them.
+        // The lengths of handshake messages are looked at by the reader.
         for kind in 1..4 {
             assert!(hosts.passes(family, &of_type([kind, 0, 0, 0])));
         }

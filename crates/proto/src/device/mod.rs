@@ -295,7 +295,7 @@ impl Device {
         }
     }
 
-    /// Somebody wants to see a handshake with a peer: one begins, as if a packet asked for it, unless
+    /// A user wants to see a handshake with a peer: one begins, as if a packet asked for it, unless
     /// one is under way. Returns when its next initiation is due; `None` if there is no such peer.
     pub fn probe(&mut self, now: Time, key: &PublicKey) -> Option<Time> {
         let id = *self.by_key.get(key)?;

@@ -43,7 +43,7 @@ pub enum Output {
         /// removed.
         given_up_after: Option<u32>,
     },
-    /// Nothing has to be done: this is for whoever watches.
+    /// Nothing has to be done: this is for listeners.
     Event(PeerEvent),
 }
 

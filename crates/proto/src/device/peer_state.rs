@@ -204,7 +204,7 @@ impl PeerState {
         self.last_failure = Some((reason, at));
     }
 
-    /// Tells whoever watches how the peer is now. One that was not up cannot fall silent or go.
+    /// Tells listeners how the peer is now. One that was not up cannot fall silent or go.
     pub(super) fn tell_liveness(&mut self, core: &mut Core, state: Liveness) {
         let is_news = match state {
             Liveness::Silent => self.liveness == Liveness::Up,
@@ -218,7 +218,7 @@ impl PeerState {
         }
     }
 
-    /// Tells whoever watches if the peer has roamed.
+    /// Tells listeners if the peer has roamed.
     pub(super) fn tell_roamed(&mut self, core: &mut Core) {
         if let Some(from) = self.peer.take_roamed() {
             self.expect_initiations(core);

@@ -23,7 +23,7 @@ use crate::failure::Result;
 /// The kinds of messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MessageKind {
-    /// From whoever connects.
+    /// From a process that connects.
     Hello,
     /// The answer to one that only asks.
     Description,

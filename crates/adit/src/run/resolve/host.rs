@@ -9,7 +9,7 @@ use crate::resolver::Answer;
 /// comes then (REKEY_TIMEOUT), and half as often after each failure, down to `SELDOM`.
 const OFTEN: Duration = Duration::from_secs(5);
 const SELDOM: Duration = Duration::from_secs(40);
-/// After failures, when nobody needs the name.
+/// After failures, when no peer needs the name.
 const PATIENT: Duration = Duration::from_secs(300);
 /// What is taken of the time that an answer holds.
 pub(super) const TTL: std::ops::RangeInclusive<Duration> =
@@ -36,7 +36,7 @@ impl Host {
         }
     }
 
-    /// Somebody needs it.
+    /// A peer needs it.
     pub(super) fn hurry(&mut self, now: Instant) {
         let pause = (OFTEN * 2_u32.pow(self.failures.min(3))).min(SELDOM);
         let soonest = self.asked.map_or(now, |at| at + pause);

@@ -292,7 +292,7 @@ impl Thread {
             let silent = Reverse(client.seen);
             (client.uid != 0, of_user, !is_new(id), of_socket, silent)
         };
-        // Root's newcomer stays, whoever else there is.
+        // Root's newcomer stays, with any others there.
         let candidates = candidates().filter(|&(&id, client)| !is_new(id) || client.uid != 0);
         if let Some(id) = candidates.max_by_key(rank).map(|(&id, _)| id) {
             self.hang_up(id);
