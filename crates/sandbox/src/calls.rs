@@ -113,11 +113,8 @@ const PACKETS: &[Call] = calls![
     SYS_getcpu,
     SYS_pread64,
     SYS_recvmmsg,
-    // Towards the helper, with descriptors.
-    SYS_recvmsg,
     SYS_sched_setaffinity: Itself,
     SYS_sendmmsg,
-    SYS_sendmsg,
 ];
 
 /// Handshakes, timers, configuration; word of changes to links and routes. The files that are read at
@@ -135,10 +132,8 @@ const CONTROL: &[Call] = calls![
     SYS_prlimit64: Reading,
     SYS_recvfrom,
     SYS_recvmmsg,
-    SYS_recvmsg,
     SYS_restart_syscall,
     SYS_sendmmsg,
-    SYS_sendmsg,
     SYS_sendto,
     SYS_timerfd_create,
     SYS_timerfd_settime,
@@ -158,8 +153,10 @@ const SOCKETS: &[Call] = calls![
     SYS_ppoll,
     SYS_prlimit64: Reading,
     SYS_recvfrom,
-    SYS_recvmsg,
+    SYS_recvmmsg,
     SYS_restart_syscall,
+    SYS_sendmmsg,
+    // Towards the resolver.
     SYS_sendmsg,
     SYS_sendto,
     SYS_statx,
@@ -183,6 +180,7 @@ const MAIN: &[Call] = calls![
     // Of a hand-over: a process that was told to go on, and does not say that it does, is killed.
     SYS_pidfd_send_signal: Killing,
     SYS_prctl: Names,
+    SYS_recvmsg,
     SYS_rseq,
     SYS_rt_sigaction,
     SYS_seccomp,
@@ -227,12 +225,12 @@ const HELPER: &[Call] = calls![
     SYS_prctl: Names,
     SYS_readlinkat,
     SYS_recvfrom,
-    SYS_recvmsg,
+    SYS_recvmmsg,
     SYS_restart_syscall,
     SYS_rseq,
     // Of the C library, with the first thread.
     SYS_rt_sigaction,
-    SYS_sendmsg,
+    SYS_sendmmsg,
     SYS_sendto,
     SYS_set_robust_list,
     SYS_setns: Networks,

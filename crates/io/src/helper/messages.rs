@@ -1,19 +1,16 @@
 //! The messages between a process and its helper: bytes, with descriptors.
 
-use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
+use std::io::{self, ErrorKind, IoSlice};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use arrayvec::ArrayVec;
 use rustix::cmsg_space;
 use rustix::io::{Errno, retry_on_intr};
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
-};
+use rustix::net::{MMsgHdr, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmmsg};
 
-/// Descriptors of a request or of an answer.
-pub(super) const MAX_FDS: usize = 8;
+pub(super) use crate::sys::rights::MAX_FDS;
+use crate::sys::rights::receive;
 
 /// Numbers of an answer.
 pub(super) const NUMBERS: usize = 6;
@@ -84,7 +81,7 @@ pub(super) fn exchange(
     };
     let mut bytes = [0; MAX_ANSWER];
     let received = send(socket, &[IoSlice::new(request)], fds, SendFlags::empty())
-        .and_then(|()| receive(socket, &mut bytes))
+        .and_then(|()| retry_on_intr(|| receive(socket.as_fd(), &mut bytes)))
         .map_err(|error| match error {
             Errno::PIPE | Errno::CONNRESET => ended(),
             error => error.into(),
@@ -156,31 +153,5 @@ pub(super) fn send(
     if !fds.is_empty() {
         control.push(SendAncillaryMessage::ScmRights(fds));
     }
-    retry_on_intr(|| sendmsg(socket, parts, &mut control, flags)).map(drop)
-}
-
-/// A datagram that came.
-pub(super) struct Datagram {
-    pub(super) len: usize,
-    pub(super) fds: ArrayVec<OwnedFd, MAX_FDS>,
-    /// Whether it was longer, or there were more descriptors.
-    pub(super) is_cut: bool,
-}
-
-pub(super) fn receive(socket: &OwnedFd, bytes: &mut [u8]) -> rustix::io::Result<Datagram> {
-    let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(MAX_FDS))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let received = retry_on_intr(|| {
-        let mut parts = [IoSliceMut::new(bytes)];
-        recvmsg(socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC)
-    })?;
-    let rights = control.drain().filter_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(fds) => Some(fds),
-        _ => None,
-    });
-    Ok(Datagram {
-        len: received.bytes,
-        fds: rights.flatten().take(MAX_FDS).collect(),
-        is_cut: (received.flags).intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC),
-    })
+    retry_on_intr(|| sendmmsg(socket, &mut [MMsgHdr::new(parts, &mut control)], flags)).map(drop)
 }

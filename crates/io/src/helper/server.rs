@@ -8,18 +8,19 @@ use adit_netlink::netns::Netns;
 use adit_netlink::{CloneMonitor, Link, LinkChange, Monitor, Netlink};
 use arrayvec::ArrayVec;
 use rustix::fs::{FileType, Mode, OFlags, fstat, makedev};
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{AddressFamily, SocketType, ipproto, sockopt};
 use rustix::process::{Pid, getpid, getppid, setpriority_process};
 
 use crate::helper::PRIORITY;
 use crate::helper::file_server::{Files, Folders};
-use crate::helper::messages::{Answer, MAX_FDS, receive, send_answer};
+use crate::helper::messages::{Answer, MAX_FDS, send_answer};
 use crate::helper::name::is_name;
 use crate::helper::request::{Change, Kind, MAX_REQUEST, Options, Queues, Request, UNANSWERED};
 use crate::programs::{egress, filter};
 use crate::sys::bpf;
 use crate::sys::os::{self, set_receive_buffer, set_send_buffer};
+use crate::sys::rights::receive;
 use crate::sys::tun::{attach, attached};
 use crate::udp::open::{self, Way};
 
@@ -52,11 +53,11 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// Those of recvmsg(2) and sendmsg(2).
+    /// Those of recvmmsg(2) and sendmmsg(2).
     pub fn serve(mut self, socket: &OwnedFd) -> io::Result<()> {
         let mut bytes = [0; MAX_REQUEST];
         loop {
-            let received = receive(socket, &mut bytes)?;
+            let received = retry_on_intr(|| receive(socket.as_fd(), &mut bytes))?;
             if received.len == 0 {
                 return Ok(());
             }

@@ -50,7 +50,7 @@ struct Name([u8; 28]);
 /// UDP_GRO, SO_RXQ_OVFL) and more.
 #[derive(Clone, Copy)]
 #[repr(C, align(8))]
-struct Control<const N: usize>([u8; N]);
+pub(super) struct Control<const N: usize>(pub(super) [u8; N]);
 
 /// `CMSG_SPACE` of PKTINFO for IPv6 (20 bytes), TCLASS (4) and UDP_SEGMENT (2).
 const SEND_CONTROL: usize = cmsg_space(20) + cmsg_space(4) + cmsg_space(2);
@@ -65,7 +65,7 @@ const ERROR_CONTROL: usize = 256;
 const CMSG_HEADER: usize = size_of::<usize>() + 8;
 
 /// The value of `CMSG_SPACE`: the header and the payload with its padding.
-const fn cmsg_space(payload: usize) -> usize {
+pub(super) const fn cmsg_space(payload: usize) -> usize {
     (CMSG_HEADER + payload).next_multiple_of(size_of::<usize>())
 }
 
@@ -431,7 +431,7 @@ pub(crate) fn decode_error(control: &[u8]) -> QueuedError {
 }
 
 /// Walks over control messages (level, type, payload); stops at the first that does not fit.
-fn control_messages(mut control: &[u8]) -> impl Iterator<Item = (i32, i32, &[u8])> {
+pub(super) fn control_messages(mut control: &[u8]) -> impl Iterator<Item = (i32, i32, &[u8])> {
     let word = size_of::<usize>();
     std::iter::from_fn(move || {
         let (header, _) = control.split_at_checked(CMSG_HEADER)?;
@@ -497,7 +497,7 @@ pub(crate) fn decode_control(control: &[u8]) -> Arrived {
     arrived
 }
 
-fn last_errno() -> Errno {
+pub(super) fn last_errno() -> Errno {
     Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
 }
 

@@ -4,6 +4,7 @@
 pub(crate) mod bpf;
 pub(crate) mod mmsg;
 pub(crate) mod os;
+pub(crate) mod rights;
 #[cfg(test)]
 mod sandbox_tests;
 pub(crate) mod tun;
