@@ -8,7 +8,7 @@ use super::{save, strip, with_section, without_peer};
 use crate::config::model::Config;
 use crate::keys;
 
-const NAMES: [&str; 3] = ["phone", "laptop 2", "Büro-PC"];
+pub(super) const NAMES: [&str; 3] = ["phone", "laptop 2", "Büro-PC"];
 const PRIVATE: &str = "yAnz5TF+lXXJte14tji3zlMNq+hd2rYUIgJBgB3fBmk=";
 const UUID: &str = "3d5fb5a0-1b3c-4f6e-8a7d-0123456789ab";
 
@@ -31,9 +31,9 @@ fn head() -> String {
 }
 
 /// A layout: the beginning of a file, and a peer's part.
-type Layout = (&'static str, fn() -> String, fn(u8, &str) -> String);
+pub(super) type Layout = (&'static str, fn() -> String, fn(u8, &str) -> String);
 
-const LAYOUTS: [Layout; 23] = [
+pub(super) const LAYOUTS: [Layout; 23] = [
     (
         "wg-easy 14",
         || {

@@ -11,16 +11,23 @@
 //!    for the labels of prometheus_wireguard_exporter, which names the section above; a label
 //!    before the first peer or behind the last one tells which of the two a file means.
 //! 5. What has blank lines around it is nobody's.
+//!
+//! All of this looks at a file as if no peer were disabled (see `disabled.rs`): whose a line is does
+//! not change when a peer is disabled or enabled.
 
 use std::collections::HashMap;
 use std::ops::Range;
 
+use super::disabled;
 use super::names::{self, Rank, Said};
 use crate::config::keywords::{Line, Section, section};
 
 /// A file's lines, with their ends, and its sections.
 pub(super) struct Layout<'a> {
+    /// As if all peers were enabled.
     pub(super) lines: Vec<&'a str>,
+    /// Those of disabled peers, as they stand in the file.
+    marked: HashMap<usize, &'a str>,
     pub(super) sections: Vec<Block>,
     /// For each line, the number of the section that it belongs to, or [`NOBODY`].
     owners: Vec<u32>,
@@ -38,14 +45,25 @@ pub(super) struct Block {
     pub(super) last: usize,
     /// The name of a peer in comments.
     pub(super) name: Option<String>,
+    /// It is a disabled peer's: its `kind` is `None`.
+    pub(super) is_disabled: bool,
     /// The last line of settings above the header, and whose it is.
     above: Option<(usize, u32)>,
+}
+
+impl Block {
+    /// Whether it is an enabled peer's.
+    pub(super) fn is_peer(&self) -> bool {
+        self.kind == Some(Section::Peer)
+    }
 }
 
 const NOBODY: u32 = u32::MAX;
 /// Nobody's as well: a line that begins or ends a group.
 const GROUP: u32 = u32::MAX - 1;
 
+/// Runs of lines with marks that are no disabled peers', at most: with more, none is one.
+const MAX_TORN: usize = 16;
 /// Lines of a peer's pair, at most: nested ones are looked at again for each.
 const MAX_PAIR: usize = 4096;
 
@@ -78,17 +96,68 @@ fn without_mark(line: &str) -> &str {
 
 impl<'a> Layout<'a> {
     pub(super) fn of(text: &'a str) -> Self {
-        let lines: Vec<&str> = text.split_inclusive('\n').collect();
+        let raw = || text.split_inclusive('\n');
+        let with_mark = (0..)
+            .zip(raw())
+            .filter(|(_, line)| disabled::unmarked(line).is_some());
+        let mut marked: HashMap<usize, &str> = with_mark.collect();
+        for tries in 0.. {
+            let lines = (0..)
+                .zip(raw())
+                .map(|(at, line)| match marked.contains_key(&at) {
+                    true => disabled::unmarked(line).unwrap_or(line),
+                    false => line,
+                });
+            let mut layout = Self::read(lines.collect());
+            match layout.torn(&marked) {
+                Some(_) if tries == MAX_TORN => marked.clear(),
+                Some(lines) => {
+                    for line in &lines {
+                        marked.remove(line);
+                    }
+                }
+                None => {
+                    layout.marked = marked;
+                    layout.switch_off();
+                    return layout;
+                }
+            }
+        }
+        Self::read(raw().collect())
+    }
+
+    fn read(lines: Vec<&'a str>) -> Self {
         let mut layout = Self {
             owners: vec![NOBODY; lines.len()],
             sections: Vec::new(),
             lines,
+            marked: HashMap::new(),
         };
         layout.find_sections();
         layout.find_pairs();
         layout.assign_gaps();
         layout.find_names();
         layout
+    }
+
+    /// A line as it stands in the file.
+    pub(super) fn raw(&self, line: usize) -> &'a str {
+        let marked = self.marked.get(&line).copied();
+        marked.unwrap_or(self.lines[line])
+    }
+
+    /// Whether a line is a disabled peer's.
+    pub(super) fn is_marked(&self, line: usize) -> bool {
+        self.marked.contains_key(&line)
+    }
+
+    fn switch_off(&mut self) {
+        for section in &mut self.sections {
+            if self.marked.contains_key(&section.header) {
+                section.is_disabled = true;
+                section.kind = None;
+            }
+        }
     }
 
     /// The number of the section that a line belongs to.
@@ -160,6 +229,7 @@ impl<'a> Layout<'a> {
                 first: None,
                 last: at,
                 name: None,
+                is_disabled: false,
                 above,
             });
             self.owners[at] = present;

@@ -9,12 +9,14 @@
 #[cfg(test)]
 mod corpus;
 mod dialects;
+mod disabled;
 mod keywords;
 mod layout;
 mod model;
 mod names;
 mod notes;
 mod parse;
+mod peers;
 #[cfg(test)]
 mod tests;
 mod unknown;
@@ -31,7 +33,8 @@ use zeroize::Zeroizing;
 pub use crate::names::{Endpoint, check_name};
 pub use model::{Address, Config, Errors, Forward, Interface, Peer, Remark, Table};
 pub use names::clean as clean_name;
-pub use write::{save, strip, with_section, without_peer};
+pub use peers::{disable, enable, rename, without_peer};
+pub use write::{save, strip, with_section};
 
 /// Where interfaces that are given by name have their files.
 pub const DIR: &str = "/etc/wireguard";

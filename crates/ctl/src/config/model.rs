@@ -18,6 +18,8 @@ pub struct Config {
     /// In the order of the file. A public key may stand twice: the later section changes the
     /// earlier.
     pub peers: Vec<Peer>,
+    /// Peers that [`disable`](crate::config::disable) made comments of, in the order of the file.
+    pub disabled: Vec<Peer>,
     /// Warnings: settings that are allowed but probably not meant.
     pub warnings: Vec<Remark>,
 }
@@ -27,12 +29,13 @@ impl Config {
     /// place, and so is what the file has as a secret: one in sixteen private or preshared keys looks
     /// like a public one.
     pub fn can_show(&self, key: &PublicKey) -> bool {
-        let preshared = self.peers.iter().filter_map(|it| it.preshared_key.as_ref());
+        let peers = self.peers.iter().chain(&self.disabled);
+        let preshared = peers.filter_map(|it| it.preshared_key.as_ref());
         let mut secrets = preshared.chain(&self.interface.private_key);
         keys::is_public(key) && secrets.all(|secret| *secret != Secret::new(&key.0))
     }
 
-    /// What the file calls its peers; of a peer's sections, the last one with a name counts.
+    /// What the file calls its enabled peers; of a peer's sections, the last one with a name counts.
     pub fn names(&self) -> HashMap<PublicKey, &str> {
         let peers = self.peers.iter();
         peers

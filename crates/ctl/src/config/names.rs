@@ -13,6 +13,8 @@
 //! | WireGuard Portal | `# -WGP- Display name: alice` in the section |
 //! | prometheus_wireguard_exporter | `# friendly_name = alice` or `# friendly_json = {…}` in the section |
 //! | `adit new-peer` | `# friendly_name = alice` in the section; earlier versions, above it |
+//!
+//! The lines of a peer that `adit peer disable` made comments of, `disabled.rs`, do not get here.
 
 use crate::config::keywords::{Section, section, spelling};
 

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use adit_proto::config::{AllowedIpChange, PublicKey, Secret};
 
 use super::dialects::{self, Dialect};
-use super::layout::Layout;
+use super::layout::{Block, Layout};
 use super::names::{self, Said};
 use super::unknown::{quote, unknown};
 use super::values;
@@ -71,11 +71,12 @@ pub(super) fn parse(text: &str, file: &str) -> (Config, Errors) {
         let missing = "there is no [Interface] section";
         reader.warnings.push((0, missing.to_owned()));
     }
-    let sections = Layout::of(text).sections.into_iter();
-    let sections = sections.filter(|block| block.kind == Some(Section::Peer));
+    let layout = Layout::of(text);
+    let sections = layout.sections.iter().filter(|block| block.is_peer());
     for (peer, block) in reader.config.peers.iter_mut().zip(sections) {
-        peer.name = block.name;
+        peer.name.clone_from(&block.name);
     }
+    reader.config.disabled = disabled(&layout);
     reader.check_own_key();
     reader.check_blocks();
     reader.report_foreign();
@@ -89,6 +90,28 @@ pub(super) fn parse(text: &str, file: &str) -> (Config, Errors) {
     reader.config.warnings = reader.warnings.into_iter().map(remark).collect();
     let errors = reader.errors.into_iter().map(remark).collect();
     (reader.config, Errors(errors))
+}
+
+/// Peers that are disabled, without what cannot be understood of them.
+fn disabled(layout: &Layout<'_>) -> Vec<Peer> {
+    let sections = (0..).zip(&layout.sections);
+    let read = |(at, block): (usize, &Block)| {
+        let mut reader = Reader::default();
+        for line in block.header..=block.last {
+            if layout.owner(line) == Some(at) {
+                reader.line(line + 1, layout.lines[line]);
+            }
+        }
+        let peer = reader.config.peers.pop().filter(|_| reader.has_key)?;
+        Some(Peer {
+            name: block.name.clone(),
+            ..peer
+        })
+    };
+    sections
+        .filter(|(_, block)| block.is_disabled)
+        .filter_map(read)
+        .collect()
 }
 
 impl Reader {

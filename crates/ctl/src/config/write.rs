@@ -49,18 +49,18 @@ pub fn strip(text: &str) -> Zeroizing<String> {
 }
 
 /// Edits of a file: some of its lines go, others change, and new ones come.
-struct Edits<'a> {
-    layout: Layout<'a>,
+pub(super) struct Edits<'a> {
+    pub(super) layout: Layout<'a>,
     gone: Vec<bool>,
     /// Text in place of a line, or below it.
-    changed: HashMap<usize, Zeroizing<String>>,
-    added: HashMap<usize, Zeroizing<String>>,
+    pub(super) changed: HashMap<usize, Zeroizing<String>>,
+    pub(super) added: HashMap<usize, Zeroizing<String>>,
     /// How this file ends its lines.
     end: &'static str,
 }
 
 impl<'a> Edits<'a> {
-    fn new(text: &'a str) -> Self {
+    pub(super) fn new(text: &'a str) -> Self {
         let layout = Layout::of(text);
         let is_dos = layout
             .lines
@@ -77,31 +77,36 @@ impl<'a> Edits<'a> {
 
     /// Takes sections out, with all that is theirs and one blank line above it where another one
     /// is below.
-    fn remove(&mut self, is_gone: impl Fn(usize) -> bool) {
-        let lines = &self.layout.lines;
-        for line in 0..lines.len() {
+    pub(super) fn remove(&mut self, is_gone: impl Fn(usize) -> bool) {
+        let count = self.layout.lines.len();
+        let is_blank = |line: usize| is_blank(self.layout.raw(line));
+        for line in 0..count {
             self.gone[line] = self.layout.owner(line).is_some_and(&is_gone);
         }
-        for line in 1..lines.len() {
+        for line in 1..count {
             let is_first = self.gone[line] && !self.gone[line - 1];
-            if !is_first || !is_blank(lines[line - 1]) {
+            if !is_first || !is_blank(line - 1) {
                 continue;
             }
-            let below = (line..lines.len()).find(|below| !self.gone[*below]);
-            self.gone[line - 1] = below.is_none_or(|below| is_blank(lines[below]));
+            let below = (line..count).find(|below| !self.gone[*below]);
+            self.gone[line - 1] = below.is_none_or(is_blank);
         }
     }
 
     /// The text, `room` bytes longer at most. `parts` puts a blank line between the comments of one
     /// section and the next, so that it stays clear whose they are.
-    fn text(&self, room: usize, parts: bool) -> Zeroizing<String> {
+    pub(super) fn text(&self, room: usize, parts: bool) -> Zeroizing<String> {
         let lines = &self.layout.lines;
-        let size: usize = lines.iter().map(|line| line.len() + 2).sum();
+        let size: usize = (0..lines.len())
+            .map(|at| self.layout.raw(at).len() + 2)
+            .sum();
         let mut out = Zeroizing::new(String::with_capacity(size + room));
         let mut above = None;
-        for (at, line) in lines.iter().enumerate() {
+        for at in 0..lines.len() {
             if !self.gone[at] {
-                let is_close = |above: &usize| !is_blank(lines[*above]) && !is_blank(line);
+                let line = self.layout.raw(at);
+                let is_close =
+                    |above: &usize| !is_blank(self.layout.raw(*above)) && !is_blank(line);
                 if let Some(above) = above.filter(is_close)
                     && parts
                     && self.layout.owner(above) != self.layout.owner(at)
@@ -129,15 +134,7 @@ impl<'a> Edits<'a> {
         }
     }
 
-    /// The names of the peers, in their order.
-    fn names(&self) -> Vec<Option<&str>> {
-        let sections = self.sections(Section::Peer);
-        sections
-            .map(|section| self.layout.sections[section].name.as_deref())
-            .collect()
-    }
-
-    fn public_key(&self, section: usize) -> Option<PublicKey> {
+    pub(super) fn public_key(&self, section: usize) -> Option<PublicKey> {
         let keys = self.layout.settings(section);
         let keys = keys.filter(|(_, key, _)| spelling(Section::Peer, key) == Some("PublicKey"));
         keys.last()
@@ -225,7 +222,8 @@ fn replaced(line: &str, old: &str, new: &str) -> Zeroizing<String> {
 ///
 /// Lines that are still true stay as they are, comments, order and endpoints that are names
 /// included (a name is resolved anew at the next `up`). Lines that are not get another value where
-/// they stand; peers that went go as [`without_peer`] takes them, new ones come last. `mtu` is only
+/// they stand; peers that went go as
+/// [`without_peer`](super::without_peer) takes them, new ones come last. `mtu` is only
 /// written where the file sets one.
 pub fn save(
     original: &str,
@@ -289,32 +287,6 @@ pub fn with_section(text: &str, section: &str) -> Zeroizing<String> {
     }
     edits.put(&mut out, section);
     out
-}
-
-/// `text` without a peer's sections and the comments that are theirs; `None` if it has no such
-/// peer. All other lines stay as they are, and all other peers keep their names.
-pub fn without_peer(text: &str, peer: PublicKey) -> Option<Zeroizing<String>> {
-    let mut edits = Edits::new(text);
-    let gone: HashSet<usize> = (edits.sections(Section::Peer))
-        .filter(|section| edits.public_key(*section) == Some(peer))
-        .collect();
-    if gone.is_empty() {
-        return None;
-    }
-    edits.remove(|section| gone.contains(&section));
-    let out = edits.text(0, false);
-    let stay = edits
-        .sections(Section::Peer)
-        .filter(|section| !gone.contains(section));
-    let names: Vec<Option<&str>> = stay
-        .map(|section| edits.layout.sections[section].name.as_deref())
-        .collect();
-    let is_same = Edits::new(&out).names() == names;
-    Some(if is_same {
-        out
-    } else {
-        edits.text(2 * edits.layout.lines.len(), true)
-    })
 }
 
 /// The contents of a section: keys, and values in the form that [`meaning`] gives them. `None`: no
