@@ -14,6 +14,11 @@ use clap_complete::Shell;
 use crate::failure::{Context, Result};
 use crate::threads::{PolicyArg, ThreadArgs};
 use crate::view::Sort;
+pub(crate) use peers::{
+    OutputArgs, PeerArgs, PeerCommand, PeerSort, PeersArgs, RenameArgs, ShowPeerArgs,
+};
+
+mod peers;
 
 #[cfg(test)]
 #[path = "cli_tests.rs"]
@@ -180,7 +185,16 @@ pub(crate) enum Command {
     ///
     /// Takes its section and the comments that are its own. Every other line of the file stays as it
     /// is.
-    Remove(RemoveArgs),
+    Remove(PeerArgs),
+    /// List the peers of the file and of the running interface
+    ///
+    /// Also says which are in only one of them, and which are disabled.
+    Peers(PeersArgs),
+    /// Show, rename, disable, enable or remove one peer
+    ///
+    /// Each changes the file and the running interface at once, or neither.
+    #[command(subcommand, disable_help_subcommand = true)]
+    Peer(PeerCommand),
     /// Edit a configuration file, check it, and apply it if the interface is up
     ///
     /// The editor is that of VISUAL or EDITOR, or else editor(1) or vi(1). It has a copy of the file.
@@ -409,15 +423,6 @@ pub(crate) struct AddArgs {
 }
 
 #[derive(Args)]
-pub(crate) struct RemoveArgs {
-    #[command(flatten)]
-    pub(crate) conf: ConfArgs,
-    /// The peer's public key, or its name as `adit show` prints it
-    #[arg(value_name = "PEER")]
-    pub(crate) peer: String,
-}
-
-#[derive(Args)]
 pub(crate) struct InitArgs {
     /// The new interface, whose file is made in /etc/wireguard, or another file, NAME.conf
     #[arg(value_name = "NAME", default_value = "wg0")]
@@ -599,7 +604,7 @@ const GUESSED: &[(&str, &str)] = &[
     ("--version", "version ver"),
     (
         "show",
-        "status list ls get view stat stats state peers peer display dump print ip ps interfaces interface tunnels \
+        "status list ls get view stat stats state display dump print ip ps interfaces interface tunnels \
          showconf describe inspect",
     ),
     (
@@ -616,7 +621,7 @@ const GUESSED: &[(&str, &str)] = &[
     ),
     (
         "edit",
-        "configure config conf configs settings set import install rename change",
+        "configure config conf configs settings set import install change",
     ),
     ("sync", "reload refresh apply syncconf addconf reconfigure"),
     ("upgrade", "update replace"),
@@ -628,6 +633,8 @@ const GUESSED: &[(&str, &str)] = &[
         "remove",
         "rm del delete revoke uninstall purge unset drop delpeer",
     ),
+    ("peer", "rename"),
+    ("peers", "list-peers show-peers"),
     ("events", "log logs journal history audit follow tail"),
     ("top", "watch monitor live htop traffic bandwidth dashboard"),
     (

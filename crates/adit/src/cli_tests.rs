@@ -37,7 +37,7 @@ fn words_that_people_guess_make_no_interface() {
         ("logs", "events"),
         ("help-me", "help"),
         ("add-peer", "new-peer"),
-        ("list-peers", "show"),
+        ("list-peers", "peers"),
         ("delete_user", "remove"),
         ("gen-key", "genkey"),
         ("Status", "show"),

@@ -2,10 +2,9 @@
 //! interfaces added, those that have a file in /etc/wireguard and those that run, and the names of
 //! peers. Options that are not in the help are left out.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use adit_ctl::config::{self, Config};
-use adit_ctl::keys;
 use clap::{Arg, Command, CommandFactory};
 use clap_complete::Shell;
 
@@ -56,23 +55,25 @@ pub(crate) fn print(shell: Option<Shell>, peers: Option<&str>) -> Result<()> {
 }
 
 /// The names of peers, or keys where there is none: of the interface if it runs and this user may ask
-/// it, or else of the file.
+/// it, and of the file if this user may read it.
 fn peers_of(interface: &str) -> BTreeSet<String> {
     let name = config::locate(interface).map_or(interface.to_owned(), |(_, name)| name);
-    if let Ok(status) = show::interface_status(&name) {
-        let peers = status.peers.iter();
-        return peers
-            .map(|peer| peer.name.as_ref().unwrap_or(&peer.public_key).clone())
-            .collect();
-    }
+    let status = show::interface_status(&name).ok();
     let file = config::locate(interface).ok();
     let read = file.and_then(|(path, _)| Config::salvage(&path).ok());
-    let peers = read.into_iter().flat_map(|(config, _)| config.peers);
-    let name = |peer: config::Peer| {
-        peer.name
-            .unwrap_or_else(|| keys::to_base64(&peer.public_key.0).to_string())
-    };
-    peers.map(name).collect()
+    let config = read.map(|(config, _)| config).unwrap_or_default();
+    let in_file: BTreeMap<String, Option<String>> = (config.peers.into_iter())
+        .chain(config.disabled)
+        .map(|peer| (peer.public_key.to_string(), peer.name))
+        .collect();
+    let running = status.iter().flat_map(|status| &status.peers);
+    let running: Vec<_> = running
+        .filter(|peer| !in_file.contains_key(&peer.public_key))
+        .map(|peer| (peer.public_key.clone(), peer.name.clone()))
+        .collect();
+    (in_file.into_iter().chain(running))
+        .map(|(key, name)| name.unwrap_or(key))
+        .collect()
 }
 
 fn script(shell: Shell) -> String {
@@ -135,28 +136,48 @@ fn without_hidden(script: &str, shell: Shell) -> String {
     out
 }
 
-/// The subcommands whose second argument is a peer.
-fn commands_of_peers() -> Vec<String> {
+/// All commands, with the words that call them: `up`, `peer rename`.
+fn all_commands() -> Vec<(String, Command)> {
     let adit = Cli::command();
-    let takes_peer = |command: &&Command| {
+    let within = |command: &Command| {
+        let name = command.get_name().to_owned();
+        let own = |inner: &Command| (format!("{name} {}", inner.get_name()), inner.clone());
+        let inner: Vec<_> = command.get_subcommands().map(own).collect();
+        std::iter::once((name.clone(), command.clone())).chain(inner)
+    };
+    adit.get_subcommands().flat_map(within).collect()
+}
+
+/// The commands whose second argument is a peer.
+fn commands_of_peers() -> Vec<String> {
+    let takes_peer = |command: &Command| {
         let mut args = command.get_positionals();
         let second = args.nth(1).and_then(|arg| arg.get_value_names()?.first());
         second.is_some_and(|name| ["PEER", "NAME|KEY|ADDRESS"].contains(&name.as_str()))
     };
-    let names = adit.get_subcommands().filter(takes_peer);
-    names.map(|command| command.get_name().to_owned()).collect()
+    let all = all_commands().into_iter();
+    all.filter(|(_, command)| takes_peer(command))
+        .map(|(words, _)| words)
+        .collect()
 }
 
-/// The subcommands that take such an interface as their first argument.
+/// The commands that take such an interface as their first argument.
 fn commands(takes: Takes) -> Vec<String> {
-    let adit = Cli::command();
-    let wanted = |command: &&Command| {
+    let wanted = |command: &Command| {
         let first = command.get_positionals().next();
         // `run` makes interfaces: they have no name yet.
         first.and_then(Takes::of) == Some(takes) && command.get_name() != "run"
     };
-    let names = adit.get_subcommands().filter(wanted);
-    names.map(|command| command.get_name().to_owned()).collect()
+    let all = all_commands().into_iter();
+    all.filter(|(_, command)| wanted(command))
+        .map(|(words, _)| words)
+        .collect()
+}
+
+/// Words of a pattern of bash, one of which is a command.
+fn pattern(commands: Vec<String>) -> String {
+    let quoted: Vec<String> = commands.iter().map(|words| format!("'{words}'")).collect();
+    quoted.join(" | ")
 }
 
 /// clap's function offers the names of values as if they were words to type. This wraps it.
@@ -179,16 +200,22 @@ _adit_with_names() {{
         esac
     done
     COMPREPLY=(\"${{words[@]}}\")
-    [[ \"$cur\" == -* || \"$COMP_CWORD\" -lt 2 ]] && return
-    if [[ \"${{COMP_WORDS[COMP_CWORD - 1]}}\" == --peer ]] ||
-        [[ \"$COMP_CWORD\" -eq 3 && \"${{COMP_WORDS[1]}}\" =~ ^({of_peers})$ ]]; then
+    local at=1 command=\"${{COMP_WORDS[1]}}\" is_peer=0
+    [[ \"$command\" == peer ]] && at=2 && command=\"peer ${{COMP_WORDS[2]}}\"
+    [[ \"$cur\" == -* || \"$COMP_CWORD\" -le \"$at\" ]] && return
+    [[ \"${{COMP_WORDS[COMP_CWORD - 1]}}\" == --peer ]] && is_peer=1
+    case \"$command\" in
+        {of_peers})
+            [[ \"$COMP_CWORD\" -eq $((at + 2)) ]] && is_peer=1 ;;
+    esac
+    if [[ \"$is_peer\" == 1 ]]; then
         COMPREPLY=()
         while IFS= read -r word; do
             [[ \"$word\" == \"${{cur//\\\\/}}\"* ]] && COMPREPLY+=(\"$(printf %q \"$word\")\")
-        done < <(command adit completions --peers \"${{COMP_WORDS[2]}}\" 2>/dev/null)
+        done < <(command adit completions --peers \"${{COMP_WORDS[at + 1]}}\" 2>/dev/null)
         return
     fi
-    case \"${{COMP_WORDS[1]}}\" in
+    case \"$command\" in
         {configured})
             COMPREPLY+=($(compgen -W \"$({CONFIGURED})\" -- \"$cur\")) ;;
         {running})
@@ -197,16 +224,17 @@ _adit_with_names() {{
 }}
 
 {register}",
-        configured = commands(Takes::Configured).join("|"),
-        running = commands(Takes::Running).join("|"),
-        of_peers = commands_of_peers().join("|"),
+        configured = pattern(commands(Takes::Configured)),
+        running = pattern(commands(Takes::Running)),
+        of_peers = pattern(commands_of_peers()),
     )
 }
 
 /// A value's line ends in the function that completes it.
 fn zsh(script: &str) -> String {
     let mut out = String::with_capacity(script.len() + 1024);
-    let mut command = String::new();
+    // The words before the command of these lines, and it.
+    let (mut before, mut command) = (Vec::new(), String::new());
     let (configured, running) = (commands(Takes::Configured), commands(Takes::Running));
     let of_peers = commands_of_peers();
     // clap takes the first word for the interface of `adit INTERFACE`, and never gets to a command.
@@ -215,10 +243,24 @@ fn zsh(script: &str) -> String {
     for line in script.lines().filter(is_first) {
         // `(up)` opens the arguments of a command.
         if let Some(name) = line
+            .trim_start()
             .strip_prefix('(')
             .and_then(|rest| rest.strip_suffix(')'))
+            .filter(|name| !name.contains(' '))
         {
-            command = name.to_owned();
+            let words = before.iter().filter(|word: &&String| !word.is_empty());
+            command = words
+                .map(String::as_str)
+                .chain([name])
+                .collect::<Vec<_>>()
+                .join(" ");
+        }
+        match line.trim() {
+            // The whole is a state, too.
+            "case $line[1] in" if command != "adit" => before.push(command.clone()),
+            text if text.starts_with("case ") => before.push(String::new()),
+            "esac" => _ = before.pop(),
+            _ => {}
         }
         let function = match () {
             () if !line.starts_with("':") && !line.starts_with("'::") => None,
@@ -261,14 +303,24 @@ _adit_peers() {{ local -a names; names=(${{(f)\"$(command adit completions --pee
 }
 
 fn fish(mut script: String) -> String {
-    // The third word is the interface.
-    let peers = "(command adit completions --peers (commandline -opc)[3] 2>/dev/null)";
+    // The word behind the command is the interface.
+    let peers = |at: usize| {
+        format!("(command adit completions --peers (commandline -opc)[{at}] 2>/dev/null)")
+    };
+    let seen = |command: &str| {
+        let words = command.split(' ');
+        let seen = words.map(|word| format!("__fish_seen_subcommand_from {word}"));
+        seen.collect::<Vec<_>>().join("; and ")
+    };
     for command in commands_of_peers() {
+        let at = command.split(' ').count() + 2;
         script.push_str(&format!(
-            "complete -c adit -n \"__fish_seen_subcommand_from {command}; and test (count (commandline -opc)) -eq 3\" \
-             -f -a \"{peers}\"\n"
+            "complete -c adit -n \"{}; and test (count (commandline -opc)) -eq {at}\" -f -a \"{}\"\n",
+            seen(&command),
+            peers(at)
         ));
     }
+    let peers = peers(3);
     script.push_str(&format!(
         "complete -c adit -n \"__fish_seen_subcommand_from show top\" -l peer -x -a \"{peers}\"\n"
     ));
@@ -279,7 +331,8 @@ fn fish(mut script: String) -> String {
     ] {
         for command in commands(takes) {
             script.push_str(&format!(
-                "complete -c adit -n \"__fish_seen_subcommand_from {command}\"{files} -a \"({})\"\n",
+                "complete -c adit -n \"{}\"{files} -a \"({})\"\n",
+                seen(&command),
                 names.replace('$', "\\$")
             ));
         }

@@ -3,7 +3,15 @@ use super::*;
 #[test]
 fn commands_are_told_by_what_they_take() {
     let configured = commands(Takes::Configured);
-    for name in ["up", "down", "sync", "save", "strip"] {
+    for name in [
+        "up",
+        "down",
+        "sync",
+        "save",
+        "strip",
+        "peers",
+        "peer rename",
+    ] {
         assert!(configured.contains(&name.to_owned()), "{configured:?}");
     }
     for name in ["show", "why"] {
@@ -23,7 +31,7 @@ fn scripts_have_the_names_of_interfaces() {
     assert_eq!(zsh.matches(":_adit_configured' ").count(), configured);
     assert_eq!(zsh.matches("_adit_running() {").count(), 1);
     // The first word is a command.
-    assert_eq!(zsh.matches("case $line[1] in").count(), 2);
+    assert_eq!(zsh.matches("case $line[1] in").count(), 4);
     assert!(!zsh.contains("$line[2]") && !zsh.contains("':interfaces -- "));
     let fish = script(Shell::Fish);
     assert_eq!(fish.matches("s/\\.conf\\$//p").count(), configured);
@@ -68,7 +76,7 @@ fn scripts_offer_peers_and_no_option_that_the_help_hides() {
     }
     let peers = commands_of_peers();
     assert!(
-        ["why", "remove"]
+        ["why", "remove", "peers", "peer enable"]
             .iter()
             .all(|name| peers.contains(&(*name).to_owned())),
         "{peers:?}"

@@ -32,7 +32,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use clap::error::ErrorKind;
 
-use cli::{Cli, Command};
+use cli::{Cli, Command, PeerCommand};
 use failure::{Result, say};
 
 fn main() -> ExitCode {
@@ -80,7 +80,7 @@ fn main() -> ExitCode {
             }
             return match error.use_stderr() {
                 true if word == "why" => ExitCode::from(why::NOT_LOOKED),
-                true if word == "init" => ExitCode::from(2),
+                true if ["init", "peers", "peer"].contains(&&*word) => ExitCode::from(2),
                 true => ExitCode::FAILURE,
                 false => ExitCode::SUCCESS,
             };
@@ -154,6 +154,8 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         (Some(Command::NewPeer(args)), _) => quick::new_peer(&args).map(done),
         (Some(Command::Add(args)), _) => quick::add(&args).map(done),
         (Some(Command::Remove(args)), _) => quick::remove(&args).map(done),
+        (Some(Command::Peers(args)), _) => quick::peers(&args).map(done),
+        (Some(Command::Peer(command)), _) => peer(command).map(done),
         (Some(Command::Edit(args)), _) => quick::edit(&args).map(done),
         (Some(Command::Check(args)), _) => check::check(&args),
         (Some(Command::Strip(args)), _) => quick::strip(&args).map(done),
@@ -171,5 +173,15 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         }
         (Some(Command::Man { dir: Some(dir), .. }), _) => man::write_to(dir).map(done),
         (Some(Command::Man { command, .. }), _) => man::print(command.as_deref()).map(done),
+    }
+}
+
+fn peer(command: PeerCommand) -> Result<()> {
+    match command {
+        PeerCommand::Show(args) => quick::show_peer(&args),
+        PeerCommand::Rename(args) => quick::rename(&args),
+        PeerCommand::Disable(args) => quick::disable(&args),
+        PeerCommand::Enable(args) => quick::enable(&args),
+        PeerCommand::Remove(args) => quick::remove(&args),
     }
 }

@@ -15,6 +15,8 @@ use crate::cli::{self, Cli};
 use crate::failure::{Context, Result, bail};
 use crate::why;
 
+mod peers;
+
 #[cfg(test)]
 #[path = "man_tests.rs"]
 mod tests;
@@ -71,7 +73,11 @@ fn pages() -> Vec<(String, String)> {
     let commands = adit
         .get_subcommands()
         .filter(|command| !command.is_hide_set());
-    let commands: Vec<Command> = commands.cloned().collect();
+    let within = |command: &Command| -> Vec<Command> {
+        let own = command.get_subcommands().cloned();
+        std::iter::once(command.clone()).chain(own).collect()
+    };
+    let commands: Vec<Command> = commands.flat_map(within).collect();
     let all = std::iter::once(adit).chain(commands);
     all.map(|command| {
         let name = command.get_display_name().unwrap_or("adit").to_owned();
@@ -162,6 +168,9 @@ fn sections(name: &str) -> Roff {
             list(&mut roff, "EXAMPLES", examples);
             see_also(&mut roff, "adit(8), adit-add(8), adit-remove(8), wg(8)");
         }
+        "adit-peers" => peers::list_of_peers(&mut roff),
+        "adit-peer" | "adit-peer-show" | "adit-peer-rename" | "adit-peer-disable"
+        | "adit-peer-enable" | "adit-peer-remove" => peers::peer(&mut roff, name),
         "adit-down" | "adit-save" | "adit-sync" | "adit-strip" | "adit-add" | "adit-remove"
         | "adit-edit" | "adit-check" => {
             list(&mut roff, "FILES", [CONFIGURATION]);

@@ -203,3 +203,24 @@ fn pages_are_written_to_a_directory_that_is_made() {
     assert!(written.contains("no_route"));
     std::fs::remove_dir_all(&dir).expect("removed");
 }
+
+#[test]
+fn commands_of_peers_have_pages_with_examples_of_their_own() {
+    for verb in ["show", "rename", "disable", "enable", "remove"] {
+        let text = page(&format!("adit-peer-{verb}"));
+        assert!(text.contains(&format!("adit peer {verb} wg0")), "{text}");
+        assert!(text.contains("WHICH PEER"), "{text}");
+    }
+    let all = page("adit-peer");
+    for text in [
+        "adit peer rename wg0",
+        "adit peer enable wg0",
+        "# disabled:",
+    ] {
+        assert!(all.contains(text), "{text}");
+    }
+    let peers = page("adit-peers");
+    for (field, _) in crate::quick::FIELDS {
+        assert!(peers.contains(field), "{field}");
+    }
+}

@@ -100,7 +100,7 @@ impl Filter {
         )
     }
 
-    fn matches<'a, I: Iterator<Item = &'a str>>(
+    pub(crate) fn matches<'a, I: Iterator<Item = &'a str>>(
         &self,
         name: Option<&str>,
         key: &str,

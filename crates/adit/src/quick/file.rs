@@ -80,6 +80,22 @@ pub(super) fn read(path: &Path) -> Result<Zeroizing<String>> {
     Ok(text)
 }
 
+/// Replaces a file that still has the `old` text: an editor takes no lock.
+pub(super) fn replace(path: &Path, old: &str, new: &str) -> Result<()> {
+    if *read(path)? != *old {
+        bail!(
+            State,
+            "{} was changed meanwhile, and stays as it is: try again",
+            path.display()
+        );
+    }
+    write(path, new).map_err(|failure| {
+        Failure::State(format!(
+            "{failure}; nothing is changed: make it writable first"
+        ))
+    })
+}
+
 /// Replaces the contents of a configuration file, of which [`read`] has read the old ones.
 pub(super) fn write(path: &Path, text: &str) -> Result<()> {
     let failed = || format!("cannot write {}", path.display());
@@ -90,7 +106,7 @@ pub(super) fn write(path: &Path, text: &str) -> Result<()> {
     if *new == *old {
         return Ok(());
     }
-    match replace(&path, &new) {
+    match put_in_place(&path, &new) {
         // A mounted file, a closed directory, or an owner that cannot be given.
         Err(error)
             if matches!(
@@ -166,7 +182,7 @@ fn encode(text: &str, old: &[u8]) -> std::result::Result<Zeroizing<Vec<u8>>, Str
     Ok(bytes)
 }
 
-fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+fn put_in_place(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let found = fs::metadata(path)?;
     let (temporary, mut file) = temporary(path)?;
     let mut fill = || {

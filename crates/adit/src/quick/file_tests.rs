@@ -187,3 +187,17 @@ fn writing_in_place_shortens_and_lengthens() {
         assert_eq!(of_path(&path), before);
     }
 }
+
+/// An editor takes no lock.
+#[test]
+fn a_file_that_changed_meanwhile_is_not_replaced() {
+    let dir = Dir::new();
+    let path = dir.file("wg0.conf", b"old\n");
+    let old = read(&path).expect("a text");
+    fs::write(&path, "edited\n").expect("a file");
+    let said = replace(&path, &old, "new\n").expect_err("it changed");
+    assert!(said.to_string().contains("changed meanwhile"), "{said}");
+    assert_eq!(fs::read_to_string(&path).expect("a text"), "edited\n");
+    replace(&path, "edited\n", "new\n").expect("it is as it was");
+    assert_eq!(fs::read_to_string(&path).expect("a text"), "new\n");
+}

@@ -138,7 +138,7 @@ fn merge(config: &mut Config, keys: Config) -> (Kept, Vec<String>) {
                 "[Peer] number {n} may have nothing but PublicKey and PresharedKey in a file of keys"
             ));
         }
-        let mut found = config.peers.iter_mut();
+        let mut found = config.disabled.iter_mut().chain(&mut config.peers);
         let Some(known) = found.rfind(|known| known.public_key == peer.public_key) else {
             mistakes.push(format!(
                 "the configuration file has no peer with the PublicKey of [Peer] number {n}"

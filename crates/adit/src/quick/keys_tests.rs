@@ -62,3 +62,18 @@ fn what_is_no_key_or_stands_twice_is_refused_without_a_key_in_the_message() {
         }
     }
 }
+
+/// It would keep the tunnel from coming up, otherwise.
+#[test]
+fn a_key_of_a_disabled_peer_waits_for_it() {
+    let text = format!("[Interface]\n[Peer]\nPublicKey = {PEER}\n");
+    let peer = parse(&text).peers[0].public_key;
+    let off = adit_ctl::config::disable(&text, peer).expect("it is enabled");
+    let mut config = parse(&off);
+    let keys = parse(&format!(
+        "[Peer]\nPublicKey = {PEER}\nPresharedKey = {KEY}\n"
+    ));
+    let (_, mistakes) = merge(&mut config, keys);
+    assert_eq!(mistakes, [""; 0]);
+    assert!(config.disabled[0].preshared_key.is_some());
+}

@@ -11,11 +11,14 @@ mod foreground;
 mod forward;
 mod init;
 mod keys;
+mod list;
 mod peers;
 mod programs;
+mod roster;
 mod routing;
 mod sync;
 mod up;
+mod verbs;
 mod watchdog;
 
 use std::cell::Cell;
@@ -44,9 +47,11 @@ pub(crate) use down::{down, unblock};
 pub(crate) use edit::edit;
 use file::{Lock, read, write};
 pub(crate) use init::init;
-pub(crate) use peers::{add, new_peer, remove};
+pub(crate) use list::{FIELDS, peers, show_peer};
+pub(crate) use peers::{add, new_peer};
 pub(crate) use routing::{covers, leaves_in_clear, parts};
 pub(crate) use up::up;
+pub(crate) use verbs::{disable, enable, remove, rename};
 
 /// The kernel has no IPv6 on an interface with less.
 const MIN_V6_MTU: u32 = 1280;

@@ -1,4 +1,4 @@
-//! `adit new-peer`, `add` and `remove`: peers of a configuration file, and of the interface if it
+//! `adit new-peer` and `add`: new peers of a configuration file, and of the interface if it
 //! runs.
 //!
 //! 1. lock the file, read it and find what can be found wrong;
@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 use std::io::IsTerminal;
 use std::net::IpAddr;
 
-use adit_ctl::config::{self, Address, Config, Endpoint};
+use adit_ctl::config::{self, Address, Config, Endpoint, Peer};
 use adit_ctl::keys;
 use adit_ctl::uapi::{Client, ClientError};
 use adit_proto::config::{
@@ -21,17 +21,15 @@ use qrcode::render::unicode::Dense1x2;
 use qrcode::{EcLevel, QrCode};
 use zeroize::Zeroizing;
 
-use super::file::{Lock, read};
+use super::file::{Lock, read, replace};
 use super::routing::{self, Planned};
 use super::{Quick, addresses, allowed_ips, defaults, is_unserved, open_netlink, require_rights};
-use crate::cli::{self, AddArgs, ConfArgs, FileArgs, NewPeerArgs, RemoveArgs};
+use crate::cli::{self, AddArgs, ConfArgs, FileArgs, NewPeerArgs};
 use crate::failure::{Context, Failure, Result, bail, say};
 use crate::keys as new_keys;
 
 /// The default of WireGuard's documentation: shorter than what NATs forget.
 const KEEPALIVE: u16 = 25;
-/// Names that an error lists.
-const SOME: usize = 20;
 
 pub(crate) fn new_peer(args: &NewPeerArgs) -> Result<()> {
     require_rights()?;
@@ -122,26 +120,6 @@ pub(crate) fn add(args: &AddArgs) -> Result<()> {
     Ok(())
 }
 
-pub(crate) fn remove(args: &RemoveArgs) -> Result<()> {
-    require_rights()?;
-    let (_lock, mut quick) = open(&args.conf)?;
-    let peer = quick.find(&args.peer)?;
-    let text = read(&quick.path)?;
-    let Some(rest) = config::without_peer(&text, peer) else {
-        bail!(Mistake, "{} has no such peer", quick.path.display());
-    };
-    let mut sections = quick.config.peers.iter();
-    let change = PeerChange {
-        remove: true,
-        // For their routes.
-        allowed_ips: (sections.find(|section| section.public_key == peer))
-            .map_or_else(Vec::new, |section| section.allowed_ips.clone()),
-        ..PeerChange::new(peer)
-    };
-    quick.replace_file(&rest)?;
-    quick.apply(change)
-}
-
 /// The file, without mistakes, and what keeps others from changing it.
 fn open(conf: &ConfArgs) -> Result<(Option<Lock>, Quick)> {
     let lock = Quick::lock(conf)?;
@@ -157,7 +135,7 @@ fn join<T: ToString>(items: &[T]) -> String {
     items.join(", ")
 }
 
-fn added(changes: &[AllowedIpChange]) -> impl Iterator<Item = Cidr> + '_ {
+pub(super) fn added(changes: &[AllowedIpChange]) -> impl Iterator<Item = Cidr> + '_ {
     changes.iter().filter_map(|change| match change {
         AllowedIpChange::Add(block) => Some(*block),
         AllowedIpChange::Remove(_) => None,
@@ -172,6 +150,9 @@ fn host(ip: IpAddr) -> Option<Cidr> {
 /// which may have peers that are in no file.
 fn new_addresses(quick: &Quick) -> Result<Vec<Address>> {
     let mut taken: Vec<Cidr> = quick.blocks().collect();
+    // They come back one day.
+    let disabled = quick.config.disabled.iter();
+    taken.extend(disabled.flat_map(|peer| added(&peer.allowed_ips)));
     if let Some(status) = quick.running()? {
         taken.extend(allowed_ips(&status));
     }
@@ -224,7 +205,7 @@ impl Quick {
     }
 
     /// The interface as it runs, if Adit runs it.
-    fn running(&self) -> Result<Option<DeviceStatus>> {
+    pub(super) fn running(&self) -> Result<Option<DeviceStatus>> {
         match self.ask() {
             Ok(status) => Ok(Some(status)),
             Err(error) if is_unserved(&error) => Ok(None),
@@ -232,78 +213,58 @@ impl Quick {
         }
     }
 
-    /// The peer with this public key or name.
-    fn find(&self, words: &str) -> Result<PublicKey> {
-        if let Some(key) = keys::public_from_base64(words) {
-            return Ok(key);
-        }
-        let file = self.path.display();
-        let names = self.config.names();
-        let named = names.iter().filter(|(_, name)| **name == words);
-        let mut named: Vec<PublicKey> = named.map(|(key, _)| *key).collect();
-        named.sort_unstable();
-        match named.as_slice() {
-            [only] => Ok(*only),
-            [] => {
-                let mut known: Vec<&str> = names.into_values().collect();
-                known.sort_unstable();
-                let known = match known.as_slice() {
-                    [] => "none of its peers has a name; give a public key".to_owned(),
-                    [.., last] if known.len() > SOME => {
-                        format!("its names are {} … {last}", known[..SOME].join(", "))
-                    }
-                    all => format!("its names are {}", all.join(", ")),
-                };
-                // It may be a private key with a letter too many.
-                let words = config::clean_name(words).unwrap_or_else(|| "that is given".into());
-                bail!(Mistake, "{file} has no peer with the name {words}: {known}")
-            }
-            several => bail!(
-                Mistake,
-                "{file} has {} peers with the name {words}: give the public key of the one that is meant, {}",
-                several.len(),
-                join(
-                    &several
-                        .iter()
-                        .map(|key| self.shown(key))
-                        .collect::<Vec<_>>()
-                )
-            ),
-        }
-    }
-
     /// Refuses what another peer has, in the file or in the interface.
     fn check_free(&self, change: &PeerChange, name: Option<&str>) -> Result<()> {
         let file = self.path.display();
-        if (self.config.peers.iter()).any(|peer| peer.public_key == change.public_key) {
+        let same = |peer: &Peer| peer.public_key == change.public_key;
+        if self.config.peers.iter().any(same) {
             bail!(
                 Mistake,
                 "{file} has this peer already: `adit remove` removes it"
             );
         }
-        let names = self.config.names();
-        if let Some((key, name)) = names.iter().find(|(_, other)| name == Some(**other)) {
+        if self.config.disabled.iter().any(same) {
+            bail!(
+                Mistake,
+                "{file} has this peer already, disabled: `adit peer enable {} {}` brings it back",
+                self.name,
+                change.public_key
+            );
+        }
+        let mut peers = self.config.peers.iter().chain(&self.config.disabled);
+        let other = peers.find(|peer| name.is_some() && peer.name.as_deref() == name);
+        if let (Some(peer), Some(name)) = (other, name) {
             bail!(
                 Mistake,
                 "{file} has a peer with the name {name}, {}: give the new one another",
-                self.shown(key)
+                self.shown(&peer.public_key)
             );
         }
+        self.check_blocks(change.public_key, added(&change.allowed_ips))
+    }
+
+    /// Refuses blocks that another peer has, in the file or in the interface. Those of a disabled one
+    /// are taken as well.
+    pub(super) fn check_blocks(
+        &self,
+        key: PublicKey,
+        blocks: impl Iterator<Item = Cidr>,
+    ) -> Result<()> {
         let mut owners: HashMap<Cidr, PublicKey> = HashMap::new();
-        for peer in &self.config.peers {
+        let peers = || self.config.disabled.iter().chain(&self.config.peers);
+        for peer in peers().filter(|peer| peer.public_key != key) {
             owners.extend(added(&peer.allowed_ips).map(|block| (block, peer.public_key)));
         }
-        for peer in self.running()?.iter().flat_map(|status| &status.peers) {
-            owners.extend(
-                peer.allowed_ips
-                    .iter()
-                    .map(|block| (*block, peer.public_key)),
-            );
+        let running = self.running()?;
+        let running = running.iter().flat_map(|status| &status.peers);
+        for peer in running.filter(|peer| peer.public_key != key) {
+            let blocks = peer.allowed_ips.iter();
+            owners.extend(blocks.map(|block| (*block, peer.public_key)));
         }
-        for block in added(&change.allowed_ips) {
-            if let Some(owner) = owners.get(&block).filter(|key| **key != change.public_key) {
-                let called = names
-                    .get(owner)
+        for block in blocks {
+            if let Some(owner) = owners.get(&block) {
+                let called = (peers().find(|peer| peer.public_key == *owner))
+                    .and_then(|peer| peer.name.as_ref())
                     .map_or(String::new(), |name| format!(" ({name})"));
                 bail!(
                     Mistake,
@@ -340,75 +301,97 @@ impl Quick {
                 read_back.map_or("none".into(), |other| format!("{other:?}"))
             );
         }
-        self.replace_file(&new)?;
-        self.apply(PeerChange {
+        let change = PeerChange {
             endpoint: endpoint.and_then(Endpoint::numeric),
             ..change.clone()
-        })?;
-        if let Some(endpoint) = endpoint.filter(|it| it.numeric().is_none()) {
-            // The interface's process looks it up, if there is one and it is Adit's.
-            let named = std::iter::once((change.public_key, endpoint));
-            let client = Client::connect(&self.name).map_err(ClientError::Io);
-            match client.and_then(|mut client| client.name_endpoints(named, false)) {
-                Err(error) if !is_unserved(&error) => say!(
-                    "adit: `adit sync {}` looks up the name of the endpoint",
-                    self.name
-                ),
-                _ => {}
-            }
+        };
+        self.change(&old, &new, std::slice::from_ref(&change))?;
+        if let Some(endpoint) = endpoint {
+            self.have_looked_up(change.public_key, endpoint);
         }
         Ok(())
     }
 
-    /// Replaces the file, if `adit up` understands what it is to say.
-    fn replace_file(&mut self, text: &str) -> Result<()> {
-        let parsed = Config::parse(text, &self.path.display().to_string());
-        let parsed = parsed.map_err(|errors| Failure::Mistake(errors.to_string()))?;
-        let known = &self.config.warnings;
-        for warning in parsed.warnings.iter().filter(|it| !known.contains(it)) {
-            say!("Warning: {warning}");
+    /// Has the interface's process look an endpoint up that is a name, if there is one and it is
+    /// Adit's.
+    pub(super) fn have_looked_up(&self, peer: PublicKey, endpoint: &Endpoint) {
+        if endpoint.numeric().is_some() {
+            return;
         }
-        super::write(&self.path, text)?;
-        self.config.peers = parsed.peers;
-        Ok(())
+        let named = std::iter::once((peer, endpoint));
+        let client = Client::connect(&self.name).map_err(ClientError::Io);
+        match client.and_then(|mut client| client.name_endpoints(named, false)) {
+            Err(error) if !is_unserved(&error) => say!(
+                "adit: `adit sync {}` looks up the name of the endpoint",
+                self.name
+            ),
+            _ => {}
+        }
     }
 
-    /// Changes a peer of the interface, if it is up, and its routes, and tells its process what the
-    /// file calls the peers now.
-    fn apply(&self, peer: PeerChange) -> Result<()> {
-        if self.running()?.is_none() {
-            let is_up = open_netlink()?.link(&self.name).is_ok();
-            if is_up {
-                say!(
-                    "adit: the file is changed, and {name} is not, as another program runs it: `wg syncconf {name} \
-                     <(adit strip {})` applies the file",
-                    self.path.display(),
-                    name = self.name
-                );
-            }
+    /// Changes the file, which has the `old` text, and peers of the interface, if it is up: both, or
+    /// neither. Then its routes follow, and its process learns what the file calls the peers.
+    pub(super) fn change(&mut self, old: &str, new: &str, peers: &[PeerChange]) -> Result<()> {
+        let runs = self.running()?.is_some();
+        let mut planned = Vec::new();
+        for peer in peers.iter().filter(|_| runs) {
+            let blocks: Vec<Cidr> = added(&peer.allowed_ips).collect();
+            let interface = &self.config.interface;
+            let plan = routing::plan(&interface.addresses, &blocks, &interface.table)?;
+            planned.extend(plan.into_iter().map(|route| (route, peer.remove)));
+        }
+        self.replace_file(old, new)?;
+        if !runs {
+            self.say_other();
             return Ok(());
         }
-        let blocks: Vec<Cidr> = added(&peer.allowed_ips).collect();
-        let gone = peer.remove;
-        self.set(&DeviceChange {
-            peers: vec![peer],
-            ..DeviceChange::default()
-        })?;
+        if !peers.is_empty() {
+            let set = self.set(&DeviceChange {
+                peers: peers.to_vec(),
+                ..DeviceChange::default()
+            });
+            if let Err(failure) = set {
+                super::write(&self.path, old)?;
+                bail!(
+                    State,
+                    "{failure}; the file is as it was: nothing is changed"
+                );
+            }
+        }
         self.name_peers(true);
+        self.change_routes(planned)
+    }
+
+    /// Says that another program runs the interface, if one does.
+    fn say_other(&self) {
+        let is_up = open_netlink().is_ok_and(|netlink| netlink.link(&self.name).is_ok());
+        if is_up {
+            say!(
+                "adit: the file is changed, and {name} is not, as another program runs it: `wg syncconf {name} \
+                 <(adit strip {})` applies the file",
+                self.path.display(),
+                name = self.name
+            );
+        }
+    }
+
+    fn change_routes(&self, planned: Vec<(Planned, bool)>) -> Result<()> {
+        if planned.is_empty() {
+            return Ok(());
+        }
         let netlink = open_netlink()?;
         let Ok(link) = netlink.link(&self.name) else {
             return Ok(());
         };
-        let interface = &self.config.interface;
-        for planned in routing::plan(&interface.addresses, &blocks, &interface.table)? {
+        for planned in planned {
             match planned {
-                Planned::Plain(block, table) if gone => {
+                (Planned::Plain(block, table), true) => {
                     routing::delete_route(&netlink, link.index, block, table)?;
                 }
-                Planned::Plain(block, table) => {
+                (Planned::Plain(block, table), false) => {
                     routing::add_route(&netlink, link.index, block, table)?;
                 }
-                Planned::Default(_) => {
+                (Planned::Default(_), _) => {
                     say!(
                         "adit: `adit sync {}` brings its default route up to date",
                         self.name
@@ -416,6 +399,20 @@ impl Quick {
                 }
             }
         }
+        Ok(())
+    }
+
+    /// Replaces the file, if it still has the `old` text, and if `adit up` understands the new one.
+    fn replace_file(&mut self, old: &str, new: &str) -> Result<()> {
+        let parsed = Config::parse(new, &self.path.display().to_string());
+        let parsed = parsed.map_err(|errors| Failure::Mistake(errors.to_string()))?;
+        let known = &self.config.warnings;
+        for warning in parsed.warnings.iter().filter(|it| !known.contains(it)) {
+            say!("Warning: {warning}");
+        }
+        replace(&self.path, old, new)?;
+        self.config.peers = parsed.peers;
+        self.config.disabled = parsed.disabled;
         Ok(())
     }
 }

@@ -4,7 +4,7 @@ use crate::harness::*;
 use crate::quick::{World, adit, comes_back, only_adit, state};
 
 /// A server on the left: 10.77.0.1/24, fd78::1/64.
-fn server(world: &World) {
+pub fn server(world: &World) {
     let left = world.left();
     left.sh(&format!(
         "umask 077; printf '[Interface]\\nPrivateKey = %s\\nAddress = 10.77.0.1/24, fd78::1/64\\nListenPort = 51820\\n' \
@@ -13,7 +13,7 @@ fn server(world: &World) {
     ));
 }
 
-fn file(host: &Container) -> String {
+pub fn file(host: &Container) -> String {
     host.sh("cat /etc/wireguard/wg0.conf")
 }
 

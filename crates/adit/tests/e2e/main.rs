@@ -32,6 +32,7 @@ mod mistakes;
 mod offloads;
 mod order;
 mod paths;
+mod peers;
 mod policies;
 mod quick;
 mod sandbox;

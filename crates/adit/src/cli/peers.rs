@@ -1,0 +1,104 @@
+//! The arguments of `adit peers` and `adit peer`.
+
+use clap::{Args, Subcommand, ValueEnum};
+
+use super::{ConfArgs, one_line};
+
+#[derive(Args)]
+pub(crate) struct PeersArgs {
+    #[command(flatten)]
+    pub(crate) conf: ConfArgs,
+    /// Only peers whose name has this in it, whose key begins with it, or whose endpoint or addresses
+    /// are meant by this address
+    #[arg(value_name = "NAME|KEY|ADDRESS")]
+    pub(crate) peer: Option<String>,
+    /// The order of peers
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) sort: PeerSort,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// The order of the peers of a file and its interface.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum PeerSort {
+    /// By name, then those without one by key
+    #[default]
+    Name,
+    /// The latest handshake first
+    Handshake,
+    /// Most bytes first, received and sent
+    Traffic,
+    /// By the first inner address
+    Address,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum PeerCommand {
+    /// Show one peer, of the file and of the running interface
+    Show(ShowPeerArgs),
+    /// Give a peer another name, in the file and in the running interface
+    ///
+    /// Changes the comment that has the name, whichever program wrote it. A peer without a name gets
+    /// a comment `# friendly_name`.
+    Rename(RenameArgs),
+    /// Take a peer's access away until `adit peer enable`, and keep its keys and its addresses
+    ///
+    /// Its lines stay in the file as comments, which wg-quick and wg pass over, and it leaves the
+    /// running interface at once.
+    Disable(PeerArgs),
+    /// Give a disabled peer its access back, in the file and in the running interface
+    Enable(PeerArgs),
+    /// Remove a peer from the file and from the running interface, as `adit remove` does
+    Remove(PeerArgs),
+}
+
+/// A peer that a command changes.
+#[derive(Args)]
+pub(crate) struct PeerArgs {
+    #[command(flatten)]
+    pub(crate) conf: ConfArgs,
+    /// The peer's name, its public key or a beginning of it that no other has, or an address of it
+    #[arg(value_name = "PEER")]
+    pub(crate) peer: String,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+#[derive(Args)]
+pub(crate) struct RenameArgs {
+    #[command(flatten)]
+    pub(crate) conf: ConfArgs,
+    /// The peer's name, its public key or a beginning of it that no other has, or an address of it
+    #[arg(value_name = "PEER")]
+    pub(crate) peer: String,
+    /// The new name, which no other peer may have
+    #[arg(value_name = "NAME", value_parser = one_line)]
+    pub(crate) name: String,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+#[derive(Args)]
+pub(crate) struct ShowPeerArgs {
+    #[command(flatten)]
+    pub(crate) conf: ConfArgs,
+    /// The peer's name, its public key or a beginning of it that no other has, or an address of it
+    #[arg(value_name = "PEER")]
+    pub(crate) peer: String,
+    /// Print JSON, as `adit peers --json` does of all
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// How a command says what it did.
+#[derive(Args, Clone, Copy)]
+pub(crate) struct OutputArgs {
+    /// Say nothing, unless it fails
+    #[arg(short, long, conflicts_with = "json")]
+    pub(crate) quiet: bool,
+    /// Say what was done in JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
