@@ -1,6 +1,8 @@
 //! `adit peers` and `adit peer`: what the operator of a hub does every day, to file and running
 //! interface at once.
 
+use std::io::{Read, Write};
+
 use crate::everyday::{file, server};
 use crate::harness::*;
 use crate::quick::{World, adit, only_adit};
@@ -343,6 +345,45 @@ fn what_goes_wrong_has_one_line_and_changes_nothing() {
         said.contains("is disabled in the file, and does not run"),
         "{said}"
     );
+}
+
+/// Another implementation, which answers what there is and refuses every change.
+#[test]
+fn an_interface_that_refuses_leaves_the_file_as_it_was() {
+    if !only_adit() {
+        return;
+    }
+    let world = World::new();
+    let left = world.left();
+    server(&world);
+    let adit = adit();
+    left.sh(&format!(
+        "{adit} new-peer wg0 --name phone --endpoint 10.1.0.100:1; {adit} down wg0; mkdir -p /run/wireguard"
+    ));
+    let path = left.path("/run/wireguard/wg0.sock");
+    let listener = std::os::unix::net::UnixListener::bind(path).expect("a socket");
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.expect("a client");
+            let mut request = Vec::new();
+            while !request.ends_with(b"\n\n") {
+                let mut byte = [0];
+                match stream.read(&mut byte) {
+                    Ok(1) => request.push(byte[0]),
+                    _ => break,
+                }
+            }
+            let answer: &[u8] = match request.starts_with(b"get=1") {
+                true => b"listen_port=1\nerrno=0\n\n",
+                false => b"errno=12\n\n",
+            };
+            let _ = stream.write_all(answer);
+        }
+    });
+    for command in ["disable wg0 phone", "remove wg0 phone"] {
+        let words = "the file is as it was: nothing is changed";
+        refused(left, &format!("peer {command}"), 1, words);
+    }
 }
 
 /// Another command has the lock, and changes the file.
