@@ -1,24 +1,29 @@
 //! The command line: `--help`, the man page and the completions all come from these definitions.
 
-use std::collections::BTreeSet;
 use std::io::{ErrorKind, Write};
-use std::net::IpAddr;
 use std::path::PathBuf;
 
-use adit_ctl::config::Endpoint;
-use adit_ctl::status::Field;
-use adit_proto::config::{Cidr, PublicKey};
-use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 
 use crate::failure::{Context, Result};
 use crate::threads::{PolicyArg, ThreadArgs};
-use crate::view::Sort;
+pub(crate) use files::{
+    AddArgs, ConfArgs, DownArgs, FileArgs, InitArgs, NewPeerArgs, Reach, UpArgs,
+};
+pub(crate) use guess::{command_near, misspelt};
 pub(crate) use peers::{
     OutputArgs, PeerArgs, PeerCommand, PeerSort, PeersArgs, RenameArgs, ShowPeerArgs,
 };
+pub(crate) use values::block;
+use values::interface_name;
+pub(crate) use watch::{EventsArgs, Layout, MetricsArgs, ShowArgs, TopArgs, WhyArgs};
 
+mod files;
+mod guess;
 mod peers;
+mod values;
+mod watch;
 
 #[cfg(test)]
 #[path = "cli_tests.rs"]
@@ -313,24 +318,6 @@ impl RunArgs {
     }
 }
 
-#[derive(Args, Clone)]
-pub(crate) struct ConfArgs {
-    /// A file NAME.conf, or the NAME of an interface with its file in /etc/wireguard
-    #[arg(value_name = "CONF|INTERFACE")]
-    pub(crate) conf: String,
-}
-
-#[derive(Args)]
-pub(crate) struct FileArgs {
-    #[command(flatten)]
-    pub(crate) conf: ConfArgs,
-    /// Read the private key and preshared keys from this file, which has the form of a configuration
-    /// file and nothing but keys; by default from the systemd credential INTERFACE.keys, if there is
-    /// one
-    #[arg(long, value_name = "FILE")]
-    pub(crate) keys: Option<PathBuf>,
-}
-
 #[derive(Args)]
 pub(crate) struct TuneArgs {
     /// An interface of the process
@@ -352,18 +339,6 @@ pub(crate) struct ThreadChange {
 }
 
 #[derive(Args)]
-pub(crate) struct DownArgs {
-    #[command(flatten)]
-    pub(crate) file: FileArgs,
-    /// Only unblock the traffic of a tunnel whose process was killed: for the unit
-    #[arg(long, hide = true)]
-    pub(crate) blocked: bool,
-    /// End the process of this interface, whatever file or network namespace it has: for the package
-    #[arg(long, hide = true, conflicts_with = "blocked")]
-    pub(crate) process: bool,
-}
-
-#[derive(Args)]
 pub(crate) struct UpgradeArgs {
     /// Replace the processes of these interfaces; without any, all processes of this user
     #[arg(value_name = "INTERFACE", value_parser = interface_name)]
@@ -378,213 +353,6 @@ pub(crate) struct UpgradeArgs {
 }
 
 #[derive(Args)]
-pub(crate) struct NewPeerArgs {
-    #[command(flatten)]
-    pub(crate) conf: ConfArgs,
-    /// A name for a comment in the peer's section; no other peer may have it
-    #[arg(long, value_parser = one_line)]
-    pub(crate) name: Option<String>,
-    /// Where the peer finds this host; by default what the file's comment `# PublicEndpoint` says, or
-    /// its address towards the Internet
-    #[arg(long, value_name = "HOST:PORT")]
-    pub(crate) endpoint: Option<Endpoint>,
-    /// What the peer sends through the tunnel; by default the networks of the interface's addresses
-    /// and, by the file's comment `# Forward`, this host's private networks or everything
-    #[arg(long, value_name = "CIDR", value_delimiter = ',', value_parser = block)]
-    pub(crate) allowed_ips: Vec<Cidr>,
-    /// Name servers for the peer; by default those of this host for one that sends everything through
-    /// the tunnel
-    #[arg(long, value_name = "ADDRESS", value_delimiter = ',')]
-    pub(crate) dns: Vec<IpAddr>,
-    /// Print the file as a QR code, too, which WireGuard's apps for telephones read
-    #[arg(long)]
-    pub(crate) qr: bool,
-}
-
-#[derive(Args)]
-pub(crate) struct AddArgs {
-    #[command(flatten)]
-    pub(crate) conf: ConfArgs,
-    /// The peer's public key
-    #[arg(value_name = "PUBLIC-KEY", value_parser = public_key)]
-    pub(crate) peer: PublicKey,
-    /// A name for a comment in the peer's section; no other peer may have it
-    #[arg(long, value_parser = one_line)]
-    pub(crate) name: Option<String>,
-    /// The peer's addresses; by default a free one of each network of the interface
-    #[arg(long, value_name = "CIDR", value_delimiter = ',', value_parser = block)]
-    pub(crate) allowed_ips: Vec<Cidr>,
-    /// Where the peer is
-    #[arg(long, value_name = "HOST:PORT")]
-    pub(crate) endpoint: Option<Endpoint>,
-    /// Seconds between keepalives
-    #[arg(long, value_name = "SECONDS")]
-    pub(crate) persistent_keepalive: Option<u16>,
-}
-
-#[derive(Args)]
-pub(crate) struct InitArgs {
-    /// The new interface, whose file is made in /etc/wireguard, or another file, NAME.conf
-    #[arg(value_name = "NAME", default_value = "wg0")]
-    pub(crate) conf: String,
-    /// A private network for the tunnel; with a comma, one of IPv4 and one of IPv6. By default, ones
-    /// that this host has no route to, of IPv6 only if this host has it
-    #[arg(long, value_name = "CIDR", value_delimiter = ',', value_parser = block)]
-    pub(crate) subnet: Vec<Cidr>,
-    /// The UDP port; by default 51820, or the next one that is free
-    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
-    pub(crate) port: Option<u16>,
-    /// Where peers find this host, a name or an address; by default its address towards the Internet
-    #[arg(long, value_name = "HOST[:PORT]")]
-    pub(crate) endpoint: Option<String>,
-    /// What peers may reach through this host; by default the Internet
-    #[arg(long, value_name = "WHAT")]
-    pub(crate) reach: Option<Reach>,
-    /// Ask nothing: take the defaults
-    #[arg(short, long)]
-    pub(crate) yes: bool,
-}
-
-/// What peers may reach through a host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Reach {
-    /// This host alone
-    Host,
-    /// Each other, too
-    Peers,
-    /// The private networks behind this host, too
-    Lan,
-    /// Everything
-    Internet,
-}
-
-#[derive(Args)]
-pub(crate) struct UpArgs {
-    #[command(flatten)]
-    pub(crate) file: FileArgs,
-    /// Change nothing: print what would be done, as a script of `ip`, `wg` and `nft`
-    #[arg(long, conflicts_with_all = ["foreground", "join"])]
-    pub(crate) dry_run: bool,
-    /// Stay until the tunnel ends, and take it down on SIGTERM and SIGINT
-    #[arg(short, long)]
-    pub(crate) foreground: bool,
-    /// Start no process: have the one that serves this interface serve the new one, too
-    #[arg(long, value_name = "INTERFACE", value_parser = interface_name,
-          conflicts_with_all = ["foreground", "disable_offload"])]
-    pub(crate) join: Option<String>,
-    /// Never use this offload (see `adit --help`); repeatable
-    #[arg(long, value_name = "NAME")]
-    pub(crate) disable_offload: Vec<String>,
-    #[command(flatten)]
-    pub(crate) threads: ThreadArgs,
-    /// Keep all rights, for a debugger or where the sandbox is in the way: see SECURITY.md
-    #[arg(long, env = "ADIT_NO_SANDBOX", hide_env_values = true,
-          value_parser = clap::builder::FalseyValueParser::new())]
-    pub(crate) no_sandbox: bool,
-}
-
-#[derive(Args)]
-pub(crate) struct ShowArgs {
-    /// An interface; `all` of them, as without it; or `interfaces`, to print their names
-    #[arg(value_name = "INTERFACE", value_parser = interface_name)]
-    pub(crate) interface: Option<String>,
-    /// Print only this, byte for byte as `wg show` does: public-key, private-key, listen-port,
-    /// fwmark, peers, preshared-keys, endpoints, allowed-ips, latest-handshakes, transfer,
-    /// persistent-keepalive or dump
-    #[arg(value_name = "FIELD", value_parser = field, requires = "interface", conflicts_with = "json")]
-    pub(crate) field: Option<Field>,
-    /// Print JSON; `errors` names the interfaces that could not be asked
-    #[arg(long)]
-    pub(crate) json: bool,
-    /// Only peers whose name has this in it, whose key begins with it, or whose endpoint or allowed
-    /// IPs are meant by this address
-    #[arg(long, value_name = "NAME|KEY|ADDRESS")]
-    pub(crate) peer: Option<String>,
-    /// The order of peers that have a line each
-    #[arg(long, value_enum, default_value_t)]
-    pub(crate) sort: Sort,
-    /// A block of lines for each peer, as `wg show`, or one line; `auto` is lines for more than 16
-    #[arg(long, value_enum, default_value_t)]
-    pub(crate) layout: Layout,
-    /// Print again and again, every so many seconds (2 if not said), with rates
-    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "2",
-          require_equals = true, value_parser = seconds, conflicts_with_all = ["json", "field"])]
-    pub(crate) watch: Option<f64>,
-}
-
-/// How `adit show` prints peers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Layout {
-    /// Lines where there are many peers
-    #[default]
-    Auto,
-    /// A block for each peer
-    Blocks,
-    /// A line for each peer
-    Lines,
-}
-
-#[derive(Args)]
-pub(crate) struct WhyArgs {
-    /// The interface
-    #[arg(value_name = "INTERFACE", value_parser = interface_name)]
-    pub(crate) interface: String,
-    /// Only peers whose name has this in it, whose key begins with it, or whose endpoint or allowed
-    /// IPs are meant by this address; without it all, or eight, those without a session first
-    #[arg(value_name = "NAME|KEY|ADDRESS")]
-    pub(crate) peer: Option<String>,
-    /// An address behind the peer to try; by default one that the allowed IPs name alone, or the first
-    /// one of the interface's network
-    #[arg(long, value_name = "ADDRESS")]
-    pub(crate) inside: Option<IpAddr>,
-    /// Seconds to wait for an answer; a second handshake message leaves after five
-    #[arg(long, value_name = "SECONDS", default_value_t = 6, value_parser = clap::value_parser!(u64).range(1..=90))]
-    pub(crate) wait: u64,
-    /// Print JSON
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
-#[derive(Args)]
-pub(crate) struct TopArgs {
-    /// Only this interface
-    #[arg(value_name = "INTERFACE", value_parser = interface_name)]
-    pub(crate) interface: Option<String>,
-    /// The order of peers
-    #[arg(long, value_enum, default_value_t = Sort::Rx)]
-    pub(crate) sort: Sort,
-    /// Only peers whose name has this in it, whose key begins with it, or whose endpoint or allowed
-    /// IPs are meant by this address
-    #[arg(long, value_name = "NAME|KEY|ADDRESS")]
-    pub(crate) peer: Option<String>,
-    /// Seconds between two looks
-    #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = seconds)]
-    pub(crate) interval: f64,
-}
-
-#[derive(Args)]
-pub(crate) struct MetricsArgs {
-    /// Serve /metrics over HTTP at this address and port, as 127.0.0.1:9586, or at a UNIX socket,
-    /// as unix:/run/adit-metrics.sock
-    #[arg(long, value_name = "ADDRESS|unix:PATH")]
-    pub(crate) listen: Option<String>,
-    /// A name that clients know this host by, besides its own and localhost; repeatable. Requests to
-    /// other names than these are refused (DNS rebinding), those to addresses are answered
-    #[arg(long, value_name = "NAME", requires = "listen")]
-    pub(crate) host: Vec<String>,
-}
-
-#[derive(Args)]
-pub(crate) struct EventsArgs {
-    /// Only this interface; without it all, those that come later included
-    #[arg(value_name = "INTERFACE", value_parser = interface_name)]
-    pub(crate) interface: Option<String>,
-    /// Print each event as a line of JSON
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
-#[derive(Args)]
 pub(crate) struct DemoArgs {
     /// Print one JSON object
     #[arg(long)]
@@ -594,162 +362,9 @@ pub(crate) struct DemoArgs {
     pub(crate) seconds: u16,
 }
 
-/// Words that people guess, and the command that does what they expect. None of them makes an
-/// interface, unless by `adit run` or for wg-quick.
-const GUESSED: &[(&str, &str)] = &[
-    (
-        "help",
-        "usage manual commands info about helpme docs examples",
-    ),
-    ("--version", "version ver"),
-    (
-        "show",
-        "status list ls get view stat stats state display dump print ip ps interfaces interface tunnels \
-         showconf describe inspect",
-    ),
-    (
-        "up",
-        "start connect enable activate begin launch on load boot join daemon serve setconf restart",
-    ),
-    (
-        "down",
-        "stop disconnect disable deactivate close kill end off halt shutdown unload destroy exit quit leave",
-    ),
-    (
-        "init",
-        "setup initialize wizard new create make generate gen",
-    ),
-    (
-        "edit",
-        "configure config conf configs settings set import install change",
-    ),
-    ("sync", "reload refresh apply syncconf addconf reconfigure"),
-    ("upgrade", "update replace"),
-    (
-        "new-peer",
-        "newpeer addpeer invite adduser register qr qrcode export share",
-    ),
-    (
-        "remove",
-        "rm del delete revoke uninstall purge unset drop delpeer",
-    ),
-    ("peer", "rename"),
-    ("peers", "list-peers show-peers"),
-    ("events", "log logs journal history audit follow tail"),
-    ("top", "watch monitor live htop traffic bandwidth dashboard"),
-    (
-        "why",
-        "debug diagnose doctor trace ping troubleshoot fix health probe",
-    ),
-    ("check", "test verify validate lint checkconf"),
-    ("metrics", "prometheus exporter statistics"),
-    ("genkey", "key keys keygen keypair privkey private-key"),
-    ("genpsk", "psk preshared-key"),
-    ("pubkey", "public-key pub"),
-    ("demo", "bench benchmark speedtest speed perf"),
-    ("completions", "completion bash zsh fish"),
-    ("tune", "optimize threads"),
-];
-
-/// What follows a verb behind a hyphen where a command is guessed, and no name of an interface.
-const OBJECTS: &str = "me peer peers key keys psk interface interfaces config conf all status tunnel tunnels log logs \
-                       client clients user users file qr";
-
-/// The command that was probably meant by a word that no command has: one that people guess, or
-/// one typing mistake away from either, perhaps with more words behind a hyphen.
-pub(crate) fn command_near(word: &str) -> Option<String> {
-    let command = Cli::command();
-    let names: Vec<&str> = (command.get_subcommands().map(clap::Command::get_name))
-        .chain(["help"])
-        .collect();
-    if names.contains(&word) {
-        return None;
-    }
-    let lower = word.to_ascii_lowercase();
-    let guessed = || {
-        let of = |(meant, words): &(&'static str, &'static str)| {
-            let meant = *meant;
-            words.split_whitespace().map(move |word| (word, meant))
-        };
-        GUESSED.iter().flat_map(of)
-    };
-    let exact = |word: &str| {
-        let named = names.iter().copied().find(|name| *name == word);
-        named.or_else(|| guessed().find(|(other, _)| *other == word).map(|it| it.1))
-    };
-    let slip = |word: &str| {
-        let near = |other: &str| strsim::osa_distance(other, word) == 1;
-        let named = names.iter().copied().find(|name| near(name));
-        // Shorter ones are near to names of interfaces, such as `server`.
-        let mut long = guessed().filter(|(other, _)| other.len() > 5);
-        named.or_else(|| long.find(|(other, _)| near(other)).map(|it| it.1))
-    };
-    let verb = || {
-        let (verb, object) = lower.split_once(['-', '_', '.', '='])?;
-        let is_object = OBJECTS.split_whitespace().any(|it| it == object);
-        exact(verb).filter(|_| is_object)
-    };
-    let meant = exact(&lower).or_else(|| slip(&lower)).or_else(verb);
-    meant.map(str::to_owned)
-}
-
-/// The command that was probably meant by the name of an interface that nothing else says is one.
-///
-/// Names of interfaces often have a digit. Commands of three letters and less are one letter away
-/// from common names (tun, wan, us): for those only a doubled letter or two swapped ones count.
-pub(crate) fn misspelt(interface: &str) -> Option<String> {
-    let meant = command_near(interface)?;
-    let letters = |word: &str| word.bytes().collect::<BTreeSet<u8>>();
-    let is_slip = strsim::osa_distance(&meant, interface) == 1;
-    let slip = !is_slip || meant.len() > 3 || letters(&meant) == letters(interface);
-    let digit = interface.bytes().any(|byte| byte.is_ascii_digit());
-    (slip && !digit).then_some(meant)
-}
-
 /// Whether `word` is a command.
 pub(crate) fn is_command(word: &str) -> bool {
     Cli::command().find_subcommand(word).is_some()
-}
-
-fn field(name: &str) -> std::result::Result<Field, String> {
-    let field = Field::ALL.into_iter().find(|field| field.name() == name);
-    field.ok_or_else(|| format!("expected {}", Field::ALL.map(Field::name).join(", ")))
-}
-
-fn seconds(text: &str) -> std::result::Result<f64, String> {
-    let seconds = text.parse().ok();
-    let seconds = seconds.filter(|seconds| (0.1..=86_400.0).contains(seconds));
-    seconds.ok_or_else(|| "expected seconds, at least 0.1".into())
-}
-
-fn interface_name(name: &str) -> std::result::Result<String, String> {
-    adit_ctl::config::check_name(name).map(|()| name.to_owned())
-}
-
-fn one_line(text: &str) -> std::result::Result<String, String> {
-    match text.chars().any(char::is_control) || text.trim().is_empty() {
-        true => Err("expected one line of text".into()),
-        false => Ok(text.trim().to_owned()),
-    }
-}
-
-fn public_key(text: &str) -> std::result::Result<PublicKey, String> {
-    let key = adit_ctl::keys::public_from_base64(text);
-    key.ok_or_else(|| "expected 44 characters of base64, as `adit pubkey` prints them".into())
-}
-
-/// An address stands for itself.
-pub(crate) fn block(text: &str) -> std::result::Result<Cidr, String> {
-    let (ip, len) = match text.split_once('/') {
-        Some((ip, len)) => (ip, len.parse().ok()),
-        None => (text, Some(if text.contains(':') { 128 } else { 32 })),
-    };
-    let block = ip
-        .parse()
-        .ok()
-        .zip(len)
-        .and_then(|(ip, len)| Cidr::new(ip, len));
-    block.ok_or_else(|| "expected an address and a prefix length, such as 10.0.0.0/8".into())
 }
 
 /// Prints text to standard output. A reader that has closed the pipe has seen enough.

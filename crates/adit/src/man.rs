@@ -9,36 +9,21 @@ use adit_engine::{DropReason, IgnoredKind, PassedKind};
 use adit_io::{IcmpKind, Offloads};
 use adit_proto::{FailureReason, HandshakeStats, Refusal};
 use clap::{Command, CommandFactory};
-use clap_mangen::roff::{Inline, Roff, bold, roman};
+use clap_mangen::roff::Roff;
 
 use crate::cli::{self, Cli};
 use crate::failure::{Context, Result, bail};
 use crate::why;
+use parts::{
+    CONFIGURATION, CONTROL_SOCKET, CREDENTIAL, STATUS_SOCKET, item, list, paragraph, see_also,
+};
 
+mod parts;
 mod peers;
 
 #[cfg(test)]
 #[path = "man_tests.rs"]
 mod tests;
-
-/// Files that several commands use.
-const CONFIGURATION: (&str, &str) = (
-    "/etc/wireguard/INTERFACE.conf",
-    "The configuration for `adit up`, in wg-quick's format; see wg(8) and wg-quick(8).",
-);
-const CREDENTIAL: (&str, &str) = (
-    "/etc/credstore/INTERFACE.keys",
-    "Keys that the unit `adit@INTERFACE` adds to the configuration.",
-);
-const CONTROL_SOCKET: (&str, &str) = (
-    "/var/run/wireguard/INTERFACE.sock",
-    "The control socket, for `wg`. Only root may use it, because it returns the private key.",
-);
-const STATUS_SOCKET: (&str, &str) = (
-    "/run/adit/INTERFACE.sock",
-    "The status socket, for `adit show`, `top`, `metrics` and `events`. It returns neither private nor preshared keys. Root \
-     may use it, and the group that `--status-group` names.",
-);
 
 /// Prints a page: that of a command, or adit(8).
 pub(crate) fn print(command: Option<&str>) -> Result<()> {
@@ -421,40 +406,4 @@ fn metrics(roff: &mut Roff) {
         )],
     );
     see_also(roff, "adit(8), adit-show(8)");
-}
-
-/// A section with an item for each name.
-fn list<'a>(roff: &mut Roff, title: &str, items: impl IntoIterator<Item = (&'a str, &'a str)>) {
-    roff.control("SH", [title]);
-    for (name, text) in items {
-        item(roff, name, text);
-    }
-}
-
-fn item(roff: &mut Roff, name: &str, text: &str) {
-    roff.control("TP", []);
-    roff.text([bold(name)]);
-    roff.text(inline(text));
-}
-
-fn paragraph(roff: &mut Roff, text: &str) {
-    roff.control("PP", []);
-    roff.text(inline(text));
-}
-
-fn see_also(roff: &mut Roff, pages: &str) {
-    roff.control("SH", ["SEE ALSO"]);
-    roff.text([roman(pages)]);
-}
-
-/// Text in which what stands `so` is bold, and what rustdoc links is plain.
-fn inline(text: &str) -> Vec<Inline> {
-    let text = text.replace("[`", "`").replace("`]", "`");
-    let pieces = text.split('`').enumerate();
-    pieces
-        .map(|(number, piece)| match number % 2 {
-            0 => roman(piece),
-            _ => bold(piece),
-        })
-        .collect()
 }

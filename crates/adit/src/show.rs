@@ -11,7 +11,6 @@ use adit_ctl::uapi::{self, Client, ClientError};
 
 use crate::cli::{self, Layout, ShowArgs};
 use crate::failure::{Context, Failure, Result, say};
-use crate::quick::is_unserved;
 use crate::view::{self, Filter, Row, Sample};
 
 /// With more peers than this, each has one line.
@@ -203,7 +202,9 @@ pub(crate) fn no_answer(interface: String, error: ClientError) -> NoAnswer {
 /// As `wg show interfaces`: one line.
 fn print_names() -> Result<()> {
     let mut names = uapi::interfaces(Path::new(uapi::DIR));
-    names.retain(|name| !Client::connect(name).is_err_and(|error| is_unserved(&error.into())));
+    names.retain(|name| {
+        !Client::connect(name).is_err_and(|error| ClientError::from(error).is_unserved())
+    });
     match names.is_empty() {
         true => Ok(()),
         false => cli::print((names.join(" ") + "\n").as_bytes()),
@@ -219,7 +220,7 @@ fn all(as_wg: bool, is_secret: bool) -> Vec<Answer> {
     }
     let answers = listed.into_iter().map(|name| ask(name, is_secret));
     answers
-        .filter(|(_, answer)| !answer.as_ref().is_err_and(is_unserved))
+        .filter(|(_, answer)| !answer.as_ref().is_err_and(ClientError::is_unserved))
         .collect()
 }
 

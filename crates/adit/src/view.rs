@@ -66,6 +66,8 @@ impl Sort {
 pub(crate) struct Filter {
     words: String,
     lower: String,
+    /// The beginning of a key, as lines of peers shorten it.
+    key: String,
     ip: Option<IpAddr>,
 }
 
@@ -75,6 +77,7 @@ impl Filter {
         Self {
             words: words.to_owned(),
             lower: words.to_lowercase(),
+            key: words.strip_suffix('…').unwrap_or(words).to_owned(),
             ip: words.parse().ok(),
         }
     }
@@ -118,7 +121,7 @@ impl Filter {
                 || blocks().filter_map(cidr).any(|block| block.contains(ip))
         };
         name.is_some_and(|name| name.to_lowercase().contains(&self.lower))
-            || key.starts_with(text)
+            || (!self.key.is_empty() && key.starts_with(&self.key))
             || match self.ip {
                 Some(ip) => at_address(ip),
                 None => endpoint.starts_with(text) || blocks().any(|block| block.starts_with(text)),

@@ -56,6 +56,8 @@ fn a_filter_is_a_name_a_key_or_an_address() {
         ("PHONE", vec!["Bob's phone"]),
         ("Bkey", vec!["alice"]),
         ("bkey", vec![]),
+        ("Bkey1…", vec!["alice"]),
+        ("…", vec![]),
         ("10.0.1.77", vec!["alice"]),
         ("10.0", vec!["alice", "Bob's phone"]),
         ("192.0.2.1", vec![]),

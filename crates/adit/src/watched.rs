@@ -6,7 +6,6 @@ use std::sync::Arc;
 use adit_ctl::status::{Interface, NoAnswer, PeerRef, WatchedPeers};
 use adit_ctl::uapi::ClientError;
 
-use crate::quick::is_unserved;
 use crate::show;
 
 /// What is kept of each peer, from look to look: of those that did not change, nobody is told.
@@ -45,7 +44,7 @@ impl<T> Watched<T> {
         for name in names {
             match self.look_at(&name, &mut |peer, before| make(&name, peer, before)) {
                 Ok(look) => looks.push(look),
-                Err(error) if only.is_none() && is_unserved(&error) => {}
+                Err(error) if only.is_none() && error.is_unserved() => {}
                 Err(error) => errors.push(show::no_answer(name, error)),
             }
         }

@@ -117,6 +117,16 @@ pub enum AllowedIpChange {
     Remove(Cidr),
 }
 
+impl AllowedIpChange {
+    /// The block that the peer gets, if it gets one.
+    pub fn added(&self) -> Option<Cidr> {
+        match self {
+            Self::Add(block) => Some(*block),
+            Self::Remove(_) => None,
+        }
+    }
+}
+
 /// The report of `get` about the device.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct DeviceStatus {

@@ -2,7 +2,8 @@
 
 use clap::{Args, Subcommand, ValueEnum};
 
-use super::{ConfArgs, one_line};
+use super::files::ConfArgs;
+use super::values::one_line;
 
 #[derive(Args)]
 pub(crate) struct PeersArgs {

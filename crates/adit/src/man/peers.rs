@@ -2,7 +2,7 @@
 
 use clap_mangen::roff::Roff;
 
-use super::{CONFIGURATION, CONTROL_SOCKET, STATUS_SOCKET, item, list, paragraph, see_also};
+use super::parts::{CONFIGURATION, CONTROL_SOCKET, STATUS_SOCKET, item, list, paragraph, see_also};
 use crate::quick;
 
 pub(super) fn list_of_peers(roff: &mut Roff) {

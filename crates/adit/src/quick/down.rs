@@ -13,8 +13,7 @@ use adit_netlink::Netlink;
 use adit_proto::config::DeviceStatus;
 
 use super::{
-    PATIENCE, Quick, forward, has_default, is_unserved, open_netlink, programs, require_rights,
-    routing,
+    PATIENCE, Quick, forward, has_default, open_netlink, programs, require_rights, routing,
 };
 use crate::cli::FileArgs;
 use crate::failure::{Context, Failure, Result, bail, say};
@@ -34,7 +33,7 @@ pub(crate) fn down(args: &FileArgs) -> Result<()> {
             None
         }
         Err(error) => {
-            let unserved = is_unserved(&error);
+            let unserved = error.is_unserved();
             let failure = quick.explain(error);
             if !unserved {
                 return Err(failure);
@@ -86,7 +85,7 @@ pub(crate) fn unblock(args: &FileArgs) -> Result<()> {
     let quick = Quick::load_with_mistakes(args)?;
     let netlink = open_netlink()?;
     let is_away =
-        quick.ask().is_err_and(|error| is_unserved(&error)) && netlink.link(&quick.name).is_err();
+        quick.ask().is_err_and(|error| error.is_unserved()) && netlink.link(&quick.name).is_err();
     if is_away {
         forward::unset(&quick.name);
     }

@@ -11,7 +11,7 @@ use std::process::Command;
 use adit_ctl::config::{self, Config};
 
 use super::file::{self, Lock, read};
-use super::{is_unserved, require_rights, sync};
+use super::{require_rights, sync};
 use crate::cli::FileArgs;
 use crate::failure::{Context, Failure, Result, bail, say};
 
@@ -55,7 +55,7 @@ pub(crate) fn edit(args: &FileArgs) -> Result<()> {
     };
     replace(&path, &old, &new, copy)?;
     match adit_ctl::uapi::Client::connect(&name).map_err(adit_ctl::uapi::ClientError::Io) {
-        Err(error) if is_unserved(&error) => Ok(()),
+        Err(error) if error.is_unserved() => Ok(()),
         _ => sync(args),
     }
 }

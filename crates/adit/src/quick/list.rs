@@ -9,7 +9,6 @@ use adit_ctl::status::Interface;
 use adit_ctl::text::{printable_json, printable_lines};
 use serde::Serialize;
 
-use super::is_unserved;
 use super::roster::{Entry, Roster, State, is_missing, quoted};
 use crate::cli::{self, ConfArgs, PeerSort, PeersArgs, ShowPeerArgs};
 use crate::failure::{Context, Failure, Result, bail, say};
@@ -170,7 +169,7 @@ impl Roster {
         let (path, name) = config::locate(&conf.conf).map_err(Failure::Mistake)?;
         let running = match show::interface_status(&name) {
             Ok(status) => Some(status),
-            Err(error) if is_unserved(&error) => None,
+            Err(error) if error.is_unserved() => None,
             Err(error) => return Err(show::explain(&name, error)),
         };
         let config = read(&path, &name, running.as_ref())?;

@@ -23,7 +23,6 @@ mod watchdog;
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
-use std::io::ErrorKind;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -123,12 +122,6 @@ fn require_rights() -> Result<()> {
 
 fn open_netlink() -> Result<Netlink> {
     Netlink::open().context(|| "cannot talk to the kernel over netlink".into())
-}
-
-/// Whether no process serves the interface.
-pub(crate) fn is_unserved(error: &ClientError) -> bool {
-    matches!(error, ClientError::Io(e)
-        if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused))
 }
 
 fn allowed_ips(status: &DeviceStatus) -> impl Iterator<Item = Cidr> + '_ {
@@ -302,7 +295,7 @@ impl Quick {
     /// Why there is no status.
     fn explain(&self, error: ClientError) -> Failure {
         let Self { name, .. } = self;
-        Failure::State(match is_unserved(&error) {
+        Failure::State(match error.is_unserved() {
             true => format!(
                 "`{name}` is not up: no process serves {}/{name}.sock",
                 uapi::DIR
@@ -332,10 +325,7 @@ impl Quick {
     /// The allowed IPs of the file.
     fn blocks(&self) -> impl Iterator<Item = Cidr> + '_ {
         let changes = self.config.peers.iter().flat_map(|peer| &peer.allowed_ips);
-        changes.filter_map(|change| match change {
-            AllowedIpChange::Add(block) => Some(*block),
-            AllowedIpChange::Remove(_) => None,
-        })
+        changes.filter_map(AllowedIpChange::added)
     }
 
     /// Whether it takes a default route, by the file or perhaps by a hook.

@@ -23,7 +23,7 @@ use zeroize::Zeroizing;
 
 use super::file::{Lock, read, replace};
 use super::routing::{self, Planned};
-use super::{Quick, addresses, allowed_ips, defaults, is_unserved, open_netlink, require_rights};
+use super::{Quick, addresses, allowed_ips, defaults, open_netlink, require_rights};
 use crate::cli::{self, AddArgs, ConfArgs, FileArgs, NewPeerArgs};
 use crate::failure::{Context, Failure, Result, bail, say};
 use crate::keys as new_keys;
@@ -135,13 +135,6 @@ fn join<T: ToString>(items: &[T]) -> String {
     items.join(", ")
 }
 
-pub(super) fn added(changes: &[AllowedIpChange]) -> impl Iterator<Item = Cidr> + '_ {
-    changes.iter().filter_map(|change| match change {
-        AllowedIpChange::Add(block) => Some(*block),
-        AllowedIpChange::Remove(_) => None,
-    })
-}
-
 fn host(ip: IpAddr) -> Option<Cidr> {
     Cidr::new(ip, if ip.is_ipv4() { 32 } else { 128 })
 }
@@ -152,7 +145,9 @@ fn new_addresses(quick: &Quick) -> Result<Vec<Address>> {
     let mut taken: Vec<Cidr> = quick.blocks().collect();
     // They come back one day.
     let disabled = quick.config.disabled.iter();
-    taken.extend(disabled.flat_map(|peer| added(&peer.allowed_ips)));
+    taken.extend(
+        disabled.flat_map(|peer| peer.allowed_ips.iter().filter_map(AllowedIpChange::added)),
+    );
     if let Some(status) = quick.running()? {
         taken.extend(allowed_ips(&status));
     }
@@ -208,7 +203,7 @@ impl Quick {
     pub(super) fn running(&self) -> Result<Option<DeviceStatus>> {
         match self.ask() {
             Ok(status) => Ok(Some(status)),
-            Err(error) if is_unserved(&error) => Ok(None),
+            Err(error) if error.is_unserved() => Ok(None),
             Err(error) => Err(self.explain(error)),
         }
     }
@@ -240,7 +235,10 @@ impl Quick {
                 self.shown(&peer.public_key)
             );
         }
-        self.check_blocks(change.public_key, added(&change.allowed_ips))
+        self.check_blocks(
+            change.public_key,
+            change.allowed_ips.iter().filter_map(AllowedIpChange::added),
+        )
     }
 
     /// Refuses blocks that another peer has, in the file or in the interface. Those of a disabled one
@@ -253,7 +251,12 @@ impl Quick {
         let mut owners: HashMap<Cidr, PublicKey> = HashMap::new();
         let peers = || self.config.disabled.iter().chain(&self.config.peers);
         for peer in peers().filter(|peer| peer.public_key != key) {
-            owners.extend(added(&peer.allowed_ips).map(|block| (block, peer.public_key)));
+            owners.extend(
+                peer.allowed_ips
+                    .iter()
+                    .filter_map(AllowedIpChange::added)
+                    .map(|block| (block, peer.public_key)),
+            );
         }
         let running = self.running()?;
         let running = running.iter().flat_map(|status| &status.peers);
@@ -321,7 +324,7 @@ impl Quick {
         let named = std::iter::once((peer, endpoint));
         let client = Client::connect(&self.name).map_err(ClientError::Io);
         match client.and_then(|mut client| client.name_endpoints(named, false)) {
-            Err(error) if !is_unserved(&error) => say!(
+            Err(error) if !error.is_unserved() => say!(
                 "adit: `adit sync {}` looks up the name of the endpoint",
                 self.name
             ),
@@ -335,7 +338,11 @@ impl Quick {
         let runs = self.running()?.is_some();
         let mut planned = Vec::new();
         for peer in peers.iter().filter(|_| runs) {
-            let blocks: Vec<Cidr> = added(&peer.allowed_ips).collect();
+            let blocks: Vec<Cidr> = peer
+                .allowed_ips
+                .iter()
+                .filter_map(AllowedIpChange::added)
+                .collect();
             let interface = &self.config.interface;
             let plan = routing::plan(&interface.addresses, &blocks, &interface.table)?;
             planned.extend(plan.into_iter().map(|route| (route, peer.remove)));
@@ -437,7 +444,11 @@ fn section(
     if let Some(key) = &change.preshared_key {
         _ = writeln!(out, "PresharedKey = {}", *keys::to_base64(key.bytes()));
     }
-    let blocks: Vec<Cidr> = added(&change.allowed_ips).collect();
+    let blocks: Vec<Cidr> = change
+        .allowed_ips
+        .iter()
+        .filter_map(AllowedIpChange::added)
+        .collect();
     _ = writeln!(out, "AllowedIPs = {}", join(&blocks));
     if let Some(endpoint) = endpoint {
         _ = writeln!(out, "Endpoint = {endpoint}");

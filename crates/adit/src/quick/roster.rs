@@ -8,10 +8,9 @@ use std::path::Path;
 use adit_ctl::config::{self, Config};
 use adit_ctl::keys;
 use adit_ctl::status::{Interface, Peer};
-use adit_proto::config::{Cidr, PublicKey, Secret};
+use adit_proto::config::{AllowedIpChange, Cidr, PublicKey, Secret};
 use serde::Serialize;
 
-use super::peers::added;
 use crate::cli;
 use crate::failure::{Result, bail};
 
@@ -109,7 +108,9 @@ impl Roster {
             if !peer.incremental {
                 entry.blocks.clear();
             }
-            entry.blocks.extend(added(&peer.allowed_ips));
+            entry
+                .blocks
+                .extend(peer.allowed_ips.iter().filter_map(AllowedIpChange::added));
         }
         for peer in running.into_iter().flat_map(|interface| &interface.peers) {
             let Some(key) = keys::public_from_base64(&peer.public_key) else {

@@ -8,13 +8,12 @@
 
 use adit_ctl::config::{self, Config, Peer};
 use adit_ctl::status::Interface;
-use adit_proto::config::{PeerChange, PublicKey};
+use adit_proto::config::{AllowedIpChange, PeerChange, PublicKey};
 use serde::Serialize;
 use zeroize::Zeroizing;
 
 use super::file::{Lock, read};
 use super::list::{SCHEMA, Shown, print_json};
-use super::peers::added;
 use super::roster::{Entry, Roster, quoted};
 use super::{Quick, require_rights};
 use crate::cli::{self, ConfArgs, FileArgs, OutputArgs, PeerArgs, RenameArgs};
@@ -102,7 +101,8 @@ pub(crate) fn disable(args: &PeerArgs) -> Result<()> {
     let how = match (was_disabled, runs) {
         (true, false) => "is disabled already",
         (_, true) => "is disabled, in the file and in the running interface",
-        (_, false) => "is disabled in the file, and does not run",
+        (_, false) if open.roster.runs => "is disabled in the file, and does not run",
+        (_, false) => "is disabled in the file (no process serves the interface)",
     };
     let next = format!("`adit peer enable {} {}`", open.quick.name, open.word(key));
     open.say(
@@ -121,7 +121,9 @@ pub(crate) fn enable(args: &PeerArgs) -> Result<()> {
     if let Some(new) = config::enable(&open.text, key) {
         let sections = of(&open.quick.config.disabled, key);
         let changes: Vec<PeerChange> = sections.iter().map(change).collect();
-        let blocks = changes.iter().flat_map(|it| added(&it.allowed_ips));
+        let blocks = changes
+            .iter()
+            .flat_map(|it| it.allowed_ips.iter().filter_map(AllowedIpChange::added));
         open.quick.check_blocks(key, blocks)?;
         open.change(&new, &changes)?;
         for endpoint in sections.iter().filter_map(|it| it.endpoint.as_ref()) {
@@ -150,9 +152,7 @@ pub(crate) fn remove(args: &PeerArgs) -> Result<()> {
     let mut change = removal(key, &of(&open.quick.config.peers, key));
     if !entry.is_in_file() {
         let blocks = entry.blocks.iter().copied();
-        change.allowed_ips = blocks
-            .map(adit_proto::config::AllowedIpChange::Add)
-            .collect();
+        change.allowed_ips = blocks.map(AllowedIpChange::Add).collect();
     }
     open.change(&new, &[change])?;
     let name = &open.quick.name;

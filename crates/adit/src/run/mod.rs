@@ -36,7 +36,6 @@ use self::process::{Children, Given, Process};
 use crate::cli::{RunArgs, TuneArgs};
 use crate::demo::status_directory;
 use crate::failure::{Context, Failure, Result, bail, say};
-use crate::quick::is_unserved;
 use crate::run::background::inherited_number;
 use crate::run::level::LogLevel;
 
@@ -297,7 +296,7 @@ pub(crate) fn join(with: &str, name: &str) -> Result<()> {
     added.map_err(|error| {
         Failure::State(match error {
             ClientError::Explained(why) => why,
-            error if is_unserved(&error) => {
+            error if error.is_unserved() => {
                 format!("no process serves {with}: start one with `adit run {with}`")
             }
             ClientError::Io(e) if e.kind() == ErrorKind::UnexpectedEof => {
@@ -321,7 +320,7 @@ pub(crate) fn tune(args: &TuneArgs) -> Result<()> {
     changed.map_err(|error| {
         Failure::State(match error {
             ClientError::Explained(why) => format!("the process of {name} changed nothing: {why}"),
-            error if is_unserved(&error) => format!("no process serves {name}"),
+            error if error.is_unserved() => format!("no process serves {name}"),
             ClientError::Refused(_) => no_tuning(name),
             ClientError::Io(e) if e.kind() == ErrorKind::UnexpectedEof => no_tuning(name),
             error => format!("cannot ask the process of {name}: {error}"),

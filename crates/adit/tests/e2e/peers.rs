@@ -242,7 +242,7 @@ fn the_file_of_a_stopped_interface_is_changed_alone() {
     let before = file(left);
     let said = left.sh(&format!("{adit} peer disable wg0 phone"));
     assert!(
-        said.contains("is disabled in the file, and does not run"),
+        said.contains("is disabled in the file (no process serves the interface)"),
         "{said}"
     );
     left.sh(&format!("{adit} up wg0"));
@@ -342,7 +342,7 @@ fn what_goes_wrong_has_one_line_and_changes_nothing() {
     left.sh("kill -KILL $(pidof adit); while ip link show wg0 2> /dev/null; do sleep 0.05; done");
     let said = left.sh(&format!("{adit} peer disable wg0 phone"));
     assert!(
-        said.contains("is disabled in the file, and does not run"),
+        said.contains("is disabled in the file (no process serves the interface)"),
         "{said}"
     );
 }

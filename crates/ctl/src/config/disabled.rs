@@ -16,6 +16,8 @@ use super::layout::{Block, Layout};
 use crate::config::keywords::{Line, Section, spelling};
 
 const MARK: &str = "# disabled:";
+/// Runs of lines with marks that are no disabled peers', at most: with more, none is one.
+const MAX_TORN: usize = 16;
 
 /// The line without its mark; `None` if it has none. What an editor puts before the first line is
 /// left out.
@@ -50,10 +52,41 @@ fn without_bom(line: &str) -> &str {
     line.strip_prefix('\u{feff}').unwrap_or(line)
 }
 
-impl Layout<'_> {
+impl<'a> Layout<'a> {
+    pub(super) fn of(text: &'a str) -> Self {
+        let raw = || text.split_inclusive('\n');
+        let with_mark = (0..)
+            .zip(raw())
+            .filter(|(_, line)| unmarked(line).is_some());
+        let mut marked: HashMap<usize, &str> = with_mark.collect();
+        for tries in 0.. {
+            let lines = (0..)
+                .zip(raw())
+                .map(|(at, line)| match marked.contains_key(&at) {
+                    true => unmarked(line).unwrap_or(line),
+                    false => line,
+                });
+            let mut layout = Self::read(lines.collect());
+            match layout.torn(&marked) {
+                Some(_) if tries == MAX_TORN => marked.clear(),
+                Some(lines) => {
+                    for line in &lines {
+                        marked.remove(line);
+                    }
+                }
+                None => {
+                    layout.marked = marked;
+                    layout.switch_off();
+                    return layout;
+                }
+            }
+        }
+        Self::read(raw().collect())
+    }
+
     /// Lines with a mark that are no disabled peer's: a comment that happens to begin so, or what is
     /// left of a peer that was enabled by hand in part.
-    pub(super) fn torn(&self, marked: &HashMap<usize, &str>) -> Option<Vec<usize>> {
+    fn torn(&self, marked: &HashMap<usize, &str>) -> Option<Vec<usize>> {
         let is_off = |section: &Block| {
             section.kind == Some(Section::Peer) && marked.contains_key(&section.header)
         };

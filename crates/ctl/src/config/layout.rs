@@ -18,7 +18,6 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use super::disabled;
 use super::names::{self, Rank, Said};
 use crate::config::keywords::{Line, Section, section};
 
@@ -27,7 +26,7 @@ pub(super) struct Layout<'a> {
     /// As if all peers were enabled.
     pub(super) lines: Vec<&'a str>,
     /// Those of disabled peers, as they stand in the file.
-    marked: HashMap<usize, &'a str>,
+    pub(super) marked: HashMap<usize, &'a str>,
     pub(super) sections: Vec<Block>,
     /// For each line, the number of the section that it belongs to, or [`NOBODY`].
     owners: Vec<u32>,
@@ -62,8 +61,6 @@ const NOBODY: u32 = u32::MAX;
 /// Nobody's as well: a line that begins or ends a group.
 const GROUP: u32 = u32::MAX - 1;
 
-/// Runs of lines with marks that are no disabled peers', at most: with more, none is one.
-const MAX_TORN: usize = 16;
 /// Lines of a peer's pair, at most: nested ones are looked at again for each.
 const MAX_PAIR: usize = 4096;
 
@@ -95,38 +92,8 @@ fn without_mark(line: &str) -> &str {
 }
 
 impl<'a> Layout<'a> {
-    pub(super) fn of(text: &'a str) -> Self {
-        let raw = || text.split_inclusive('\n');
-        let with_mark = (0..)
-            .zip(raw())
-            .filter(|(_, line)| disabled::unmarked(line).is_some());
-        let mut marked: HashMap<usize, &str> = with_mark.collect();
-        for tries in 0.. {
-            let lines = (0..)
-                .zip(raw())
-                .map(|(at, line)| match marked.contains_key(&at) {
-                    true => disabled::unmarked(line).unwrap_or(line),
-                    false => line,
-                });
-            let mut layout = Self::read(lines.collect());
-            match layout.torn(&marked) {
-                Some(_) if tries == MAX_TORN => marked.clear(),
-                Some(lines) => {
-                    for line in &lines {
-                        marked.remove(line);
-                    }
-                }
-                None => {
-                    layout.marked = marked;
-                    layout.switch_off();
-                    return layout;
-                }
-            }
-        }
-        Self::read(raw().collect())
-    }
-
-    fn read(lines: Vec<&'a str>) -> Self {
+    /// Of lines none of which has a mark.
+    pub(super) fn read(lines: Vec<&'a str>) -> Self {
         let mut layout = Self {
             owners: vec![NOBODY; lines.len()],
             sections: Vec::new(),
@@ -151,7 +118,7 @@ impl<'a> Layout<'a> {
         self.marked.contains_key(&line)
     }
 
-    fn switch_off(&mut self) {
+    pub(super) fn switch_off(&mut self) {
         for section in &mut self.sections {
             if self.marked.contains_key(&section.header) {
                 section.is_disabled = true;

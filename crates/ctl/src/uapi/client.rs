@@ -52,6 +52,12 @@ impl fmt::Display for ClientError {
 impl std::error::Error for ClientError {}
 
 impl ClientError {
+    /// Whether no process serves the interface.
+    pub fn is_unserved(&self) -> bool {
+        use io::ErrorKind::{ConnectionRefused, NotFound};
+        matches!(self, Self::Io(error) if matches!(error.kind(), NotFound | ConnectionRefused))
+    }
+
     /// Whether a process is there and says nothing.
     pub fn is_silence(&self) -> bool {
         matches!(self, Self::Io(error) if error.kind() == io::ErrorKind::WouldBlock)
