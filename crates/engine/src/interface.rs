@@ -15,7 +15,7 @@ use crate::shards::queues::Queues;
 use crate::shared::common::Common;
 use crate::shared::counters::{BatchCounters, TrainCounters, WaitingCounters};
 use crate::shared::error::CommandError;
-use crate::shared::mailbox::{Candidates, Command, OfControl};
+use crate::shared::mailbox::{Candidates, Command, GivenAllowance, OfControl};
 use crate::shared::sockets::RxQueueSocket;
 use crate::shared::state::{HandedSocket, StopReason};
 
@@ -119,6 +119,14 @@ impl Interface {
     /// name. It does not block, and the caller bounds how often it comes.
     pub fn set_candidates(&self, named: Vec<Candidates>) {
         self.common.command(Command::Candidates(named));
+    }
+
+    /// Sets what peers may do, in a bounded time a peer. With `replace`, all others may do everything.
+    pub fn allow(&self, given: Vec<GivenAllowance>, replace: bool) {
+        let (answer, result) = sync_channel(1);
+        self.common.command(Command::Allow(given, replace, answer));
+        // Without an answer, the interface has ended.
+        let _ = result.recv();
     }
 
     /// The counters so far and the settings in force.

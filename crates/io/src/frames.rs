@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::io;
+use std::time::Duration;
 
 use adit_offload::VNET_HDR_LEN;
 
@@ -32,6 +33,8 @@ struct Slot {
     len: usize,
     queue: usize,
     peer: Cell<Option<u32>>,
+    can_wait: bool,
+    rest: Cell<Option<Duration>>,
 }
 
 /// A frame of a [`FrameBatch`].
@@ -43,6 +46,10 @@ pub struct BatchFrame<'a> {
     ///
     /// [`TunQueue::processed`]: crate::TunQueue::processed
     pub peer: &'a Cell<Option<u32>>,
+    /// What comes after it for the same peer can wait in its queue: [`Self::rest`] has it wait.
+    pub can_wait: bool,
+    /// How long no further frames for its peer are to be read, if that peer has a limit.
+    pub rest: &'a Cell<Option<Duration>>,
 }
 
 impl FrameBatch {
@@ -61,10 +68,16 @@ impl FrameBatch {
     /// The next frame, which stays.
     pub fn peek(&self) -> Option<BatchFrame<'_>> {
         let slot = self.frames.get(self.next.get())?;
-        Some(BatchFrame {
+        Some(self.frame(slot))
+    }
+
+    fn frame<'a>(&'a self, slot: &'a Slot) -> BatchFrame<'a> {
+        BatchFrame {
             bytes: &self.arena[slot.start..slot.start + slot.len],
             peer: &slot.peer,
-        })
+            can_wait: slot.can_wait,
+            rest: &slot.rest,
+        }
     }
 
     /// Clears it and reads frames until none waits (true) or the next might not fit.
@@ -122,6 +135,8 @@ impl FrameBatch {
             len,
             queue,
             peer: Cell::new(None),
+            can_wait: false,
+            rest: Cell::new(None),
         });
         self.end += len.next_multiple_of(64);
         Ok(len)
@@ -131,6 +146,13 @@ impl FrameBatch {
     pub(crate) fn last_frame(&self) -> &[u8] {
         let slot = self.frames.last();
         slot.map_or(&[], |slot| &self.arena[slot.start..slot.start + slot.len])
+    }
+
+    /// What comes after the frame that was appended last can wait.
+    pub(crate) fn set_can_wait(&mut self) {
+        if let Some(slot) = self.frames.last_mut() {
+            slot.can_wait = true;
+        }
     }
 
     /// The frames that are left, which stay.
@@ -144,11 +166,10 @@ impl FrameBatch {
         self.frames.rotate_left(from);
     }
 
-    /// The queue of each frame, the frame, and the peer that it was for.
-    pub(crate) fn queues(&self) -> impl Iterator<Item = (usize, &[u8], Option<u32>)> {
-        let bytes = |slot: &Slot| &self.arena[slot.start..slot.start + slot.len];
+    /// The queue of each frame, and the frame.
+    pub(crate) fn queues(&self) -> impl Iterator<Item = (usize, BatchFrame<'_>)> {
         let frames = self.frames.iter();
-        frames.map(move |slot| (slot.queue, bytes(slot), slot.peer.get()))
+        frames.map(|slot| (slot.queue, self.frame(slot)))
     }
 }
 

@@ -4,6 +4,7 @@ use std::io::{self, IoSlice};
 use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use adit_proto::InUse;
 
@@ -52,6 +53,19 @@ pub trait TunQueue: Send + Sync {
 
     /// Readable when a frame waits.
     fn fd(&self) -> BorrowedFd<'_>;
+
+    /// How long until frames can be read that have to wait, because their peers are at their limits;
+    /// `None` if none have to. Those that have waited for long enough can be read from now on: whoever
+    /// waits for events of this queue is to call this as often as it says.
+    fn rests_for(&self) -> Option<Duration> {
+        None
+    }
+
+    /// Whether frames have begun to wait since this was last asked: whoever waits for events is to call
+    /// [`Self::rests_for`].
+    fn has_begun_to_rest(&self) -> bool {
+        false
+    }
 
     /// Where the last frame came from, on kernels and with rights that tell.
     fn last_arrival(&self) -> Option<Arrival> {
@@ -198,6 +212,14 @@ impl<T: TunQueue + ?Sized> TunQueue for Box<T> {
         (**self).fd()
     }
 
+    fn rests_for(&self) -> Option<Duration> {
+        (**self).rests_for()
+    }
+
+    fn has_begun_to_rest(&self) -> bool {
+        (**self).has_begun_to_rest()
+    }
+
     fn last_arrival(&self) -> Option<Arrival> {
         (**self).last_arrival()
     }
@@ -285,6 +307,14 @@ impl<T: TunQueue + ?Sized> TunQueue for std::sync::Arc<T> {
 
     fn fd(&self) -> BorrowedFd<'_> {
         (**self).fd()
+    }
+
+    fn rests_for(&self) -> Option<Duration> {
+        (**self).rests_for()
+    }
+
+    fn has_begun_to_rest(&self) -> bool {
+        (**self).has_begun_to_rest()
     }
 
     fn last_arrival(&self) -> Option<Arrival> {

@@ -8,10 +8,12 @@ pub(crate) mod egress;
 mod fair_queues;
 mod handed_over;
 mod probes;
+mod schedule;
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -391,6 +393,16 @@ impl TunQueue for Tun {
             Some(fair) => fair.fd(),
             None => self.fd.as_fd(),
         }
+    }
+
+    fn rests_for(&self) -> Option<Duration> {
+        self.fair.as_ref()?.rests_for(self.egress.get()?)
+    }
+
+    fn has_begun_to_rest(&self) -> bool {
+        self.fair
+            .as_ref()
+            .is_some_and(FairQueues::has_begun_to_rest)
     }
 
     fn last_arrival(&self) -> Option<Arrival> {

@@ -4,6 +4,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use crate::allowance::{Access, Allowance};
 use crate::drops::DropReason;
 use crate::{Failure, Liveness};
 
@@ -168,8 +169,21 @@ pub struct PeerStatus {
     pub persistent_keepalive: u16,
     /// Sorted.
     pub allowed_ips: Vec<Cidr>,
+    /// What it may do, if that is not everything; the UAPI does not tell.
+    pub allowance: Option<PeerAllowance>,
     /// How handshakes with it went; the UAPI does not tell.
     pub handshakes: Option<PeerHandshakes>,
+}
+
+/// What a peer may do, and what it has of that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeerAllowance {
+    /// As it was set.
+    pub allowance: Allowance,
+    /// Bytes of the quota that are used.
+    pub used: u64,
+    /// Whether it has access now.
+    pub access: Access,
 }
 
 /// How handshakes with one peer went.
@@ -203,6 +217,7 @@ impl PeerStatus {
             rx_queue: None,
             persistent_keepalive: 0,
             allowed_ips: Vec::new(),
+            allowance: None,
             handshakes: None,
         }
     }

@@ -38,6 +38,11 @@ explained_enum! {
         /// Outbound: the path to the peer is slower than what is sent to it. Other peers do not
         /// wait for such a peer: it has a send socket of its own, and that one's buffer is full.
         SlowPath => "slow_path",
+        /// Outbound: the peer has a limit, and more is sent to it. Where the peer's packets can wait
+        /// in the TUN they do instead: see adit-peer(8).
+        LimitToPeer => "limit_to_peer",
+        /// Outbound: the peer's access has expired, or its quota is used up.
+        NoAccess => "no_access",
         /// Outbound: the kernel refused to send: no route, a firewall on this host, or a full queue
         /// (qdisc) of the outgoing interface. A queue that cuts a train into packets does not tell
         /// which of them it drops, nor does one that drops later, as CoDel.
@@ -48,6 +53,8 @@ explained_enum! {
         ReceiveBufferFull => "receive_buffer_full",
         /// Inbound: more arrived than this process has CPU for, and most of it from this peer.
         OverShare => "over_share",
+        /// Inbound: the peer has a limit, and sends more.
+        LimitFromPeer => "limit_from_peer",
         /// Inbound: neither a handshake message nor a data message.
         MalformedDatagram => "malformed_datagram",
         /// Inbound: the queue of handshake messages was full.

@@ -96,6 +96,7 @@
 #![deny(missing_docs)]
 
 mod admission;
+mod allowance;
 mod allowed_ips;
 pub mod config;
 mod cookie;
@@ -124,6 +125,7 @@ mod time;
 pub mod wire;
 
 pub use admission::{Admission, Room, Screened};
+pub use allowance::{Access, Allowance, Limit, Limits, counted};
 pub use allowed_ips::AllowedIps;
 pub use device::{
     ConfigError, Device, Failure, FailureReason, HAND_OVER_FORMAT, HandshakeKind, HandshakeOutcome,

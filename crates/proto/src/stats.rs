@@ -66,6 +66,8 @@ handshake_counters! {
     /// sender's clock was set back, another host has the same private key, or the message is a
     /// replay.
     replayed_timestamp,
+    /// Dropped: the peer's access has expired, or its quota is used up.
+    no_access,
     /// Dropped: too soon after the peer's last initiation.
     flooded,
     /// Dropped: a tag or Diffie-Hellman result is wrong. Of a response: the preshared keys differ.

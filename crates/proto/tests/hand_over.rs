@@ -7,7 +7,7 @@ use std::convert::Infallible;
 
 use adit_proto::config::DeviceChange;
 use adit_proto::limits;
-use adit_proto::{Device, HAND_OVER_FORMAT, Import, NotImported, Time};
+use adit_proto::{Allowance, Device, HAND_OVER_FORMAT, Import, NotImported, Time};
 use common::*;
 
 fn records(device: &mut Device, now: Time) -> Vec<Vec<u8>> {
@@ -66,9 +66,41 @@ fn assert_counters_are_new(net: &Net) {
 #[test]
 fn the_format_has_a_number() {
     assert_eq!(
-        HAND_OVER_FORMAT, 5,
+        HAND_OVER_FORMAT, 6,
         "see `handed_over.rs` before this changes"
     );
+}
+
+#[test]
+fn what_peers_may_do_goes_along() {
+    let mut net = Net::pair(11);
+    net.connect();
+    let allowance = Allowance {
+        to_peer: Some(1_000_000),
+        from_peer: Some(2_000_000),
+        quota: Some(5_000),
+        expires: Some(net.wall(A).to_unix() + secs(1_000)),
+    };
+    let (now, wall) = (net.now, net.wall(A));
+    let device = &mut net.hosts[A].device;
+    device.set_allowance(now, wall, (&public_key(B), &allowance, true));
+    net.send(A, B, &[1; 1_000]);
+    net.run_for(secs(1));
+    hand_over(&mut net, A);
+    let peer = net.peer(A, B);
+    assert!(
+        peer.limits()
+            .is_some_and(|it| it.to_peer.is_set() && it.from_peer.is_set())
+    );
+    assert!(!peer.is_barred());
+    // The quota counts on, and the time ends.
+    for _ in 0..4 {
+        net.send(A, B, &[1; 1_000]);
+        net.run_for(secs(2));
+    }
+    assert!(net.peer(A, B).is_barred());
+    hand_over(&mut net, A);
+    assert!(net.peer(A, B).is_barred());
 }
 
 #[test]

@@ -1,15 +1,17 @@
 //! Executes commands.
 
+use std::collections::BTreeSet;
+
 use adit_io::Offloads;
 use adit_io::helper::raise_priority;
 use adit_proto::Time;
-use adit_proto::config::{DeviceChange, DeviceStatus};
+use adit_proto::config::{DeviceChange, DeviceStatus, PublicKey};
 
 use crate::control::sockets::RELEASE_POLL;
 use crate::control::{Control, Executing, Getting, Setting, memory};
 use crate::host::platform::Platform;
 use crate::shared::error::CommandError;
-use crate::shared::mailbox::{Command, OfControl};
+use crate::shared::mailbox::{Command, GivenAllowance, OfControl};
 use crate::thread::clock;
 
 /// Peers whose status is read in a turn.
@@ -63,6 +65,11 @@ impl<H: Platform> Control<H> {
                 }
                 None
             }
+            Command::Allow(given, replace, answer) => {
+                self.allow(now, &given, replace);
+                let _ = answer.send(());
+                None
+            }
             Command::Report(answer) => {
                 self.count_tun_drops();
                 self.count_filtered();
@@ -85,6 +92,20 @@ impl<H: Platform> Control<H> {
                 None
             }
         }
+    }
+
+    /// The caller sees to it that it is a bounded number of peers.
+    fn allow(&mut self, now: Time, given: &[GivenAllowance], replace: bool) {
+        let wall = clock::wall();
+        for it in given {
+            let allowance = (&it.peer, &it.allowance, it.anew);
+            self.device.set_allowance(now, wall, allowance);
+        }
+        if replace {
+            let keys: BTreeSet<PublicKey> = given.iter().map(|it| it.peer).collect();
+            self.device.allow_others_all(now, wall, &keys);
+        }
+        self.put_out();
     }
 
     pub(super) fn go_on_getting(&mut self, mut get: Box<Getting>) -> Option<Executing> {

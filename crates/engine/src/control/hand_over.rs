@@ -40,7 +40,8 @@ impl<H: Platform> Control<H> {
                 Command::Set(..)
                 | Command::Export(_)
                 | Command::Probe(..)
-                | Command::Candidates(_) => {}
+                | Command::Candidates(_)
+                | Command::Allow(..) => {}
                 command => self.executing = self.begin(clock::now(), command),
             }
             while let Some(Executing::Get(get)) = self.executing.take() {

@@ -78,6 +78,7 @@ impl<H: Platform> Control<H> {
                             "peer {key}: handshake given up after {} s and {count} initiations without an answer",
                             REKEY_ATTEMPT_TIME.as_secs()
                         )),
+                        None if peer.is_barred() => {}
                         None => self.platform.log_verbose(format_args!("peer {key}: removed")),
                     }
                     self.common.queues.tell(ShardCommand::DropStaged(peer));
@@ -88,6 +89,10 @@ impl<H: Platform> Control<H> {
                         state,
                         endpoint: peer.endpoint().map(|to| to.addr),
                     });
+                }
+                Output::Event(PeerEvent::Access { peer, access }) => {
+                    let peer = peer.public_key();
+                    self.platform.tell(&Event::Access { peer, access });
                 }
                 Output::Event(PeerEvent::Session { peer }) => self.platform.tell(&Event::Session {
                     peer: peer.public_key(),

@@ -80,6 +80,7 @@ impl Delivery {
             let (message, id) = (*message, peer.id());
             let from = received.received()[message];
             let probing = peer.is_probing();
+            let limit = peer.limits().map(|limits| &limits.from_peer);
             let mut checked: Option<IpAddr> = None;
             let mut wrong: Option<(IpAddr, u64)> = None;
             let (mut keepalives, mut answers) = (0, 0);
@@ -117,6 +118,12 @@ impl Delivery {
                     continue;
                 }
                 let len = inner.len;
+                if let Some(limit) = limit
+                    && !limit.admit(now, adit_proto::counted(len, inner.source.is_ipv4()))
+                {
+                    peer.count_dropped(drops, DropReason::LimitFromPeer, 1);
+                    continue;
+                }
                 let span = Span {
                     buffer: narrow(message),
                     start: narrow(start),

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use adit_io::{BatchFrame, FrameBatch, UdpSocket};
+use adit_io::{FrameBatch, UdpSocket};
 use adit_offload::Frame;
 use adit_proto::{DropReason, Endpoint, Peer};
 use arrayvec::ArrayVec;
@@ -13,6 +13,7 @@ use crate::order::ordered_queue::Commit;
 use crate::outbound::batch::Rest;
 use crate::outbound::buffers::MAX_TRAINS;
 use crate::outbound::context::Context;
+use crate::outbound::limit;
 use crate::outbound::sender::{MAX_READY, Sender};
 use crate::outbound::staged::{Staged, packets};
 use crate::outbound::train::{OpenTrain, SealedTrain, datagram_len, max_bytes, seal_all};
@@ -137,8 +138,9 @@ impl<U: UdpSocket> Forwarder<U> {
                 break;
             }
             forwarded += 1;
+            // Its limit has let it pass.
             self.forward(&mut trains, context, bytes, |frame| {
-                routes.lookup(frame.destination())
+                Some((routes.lookup(frame.destination())?, true))
             });
         }
         self.send_all(context, &mut trains);
@@ -152,14 +154,15 @@ impl<U: UdpSocket> Forwarder<U> {
         let mut trains = OpenTrains::default();
         let routes = context.common.proto.routes();
         while self.sender.has_room(context)
-            && let Some(BatchFrame { bytes, peer }) = frames.next_frame()
+            && let Some(read) = frames.next_frame()
         {
             let route = |frame: &Frame<'_>| {
                 let found = routes.lookup(frame.destination());
-                peer.set(found.map(|found| found.id()));
-                found
+                read.peer.set(found.map(|found| found.id()));
+                let found = found?;
+                Some((found, limit::admit(context.now, &read, frame, found)))
             };
-            self.forward(&mut trains, context, bytes, route);
+            self.forward(&mut trains, context, read.bytes, route);
         }
         self.send_all(context, &mut trains);
     }
@@ -170,7 +173,7 @@ impl<U: UdpSocket> Forwarder<U> {
         trains: &mut OpenTrains<'a>,
         context: Context<'_, U>,
         bytes: &'a [u8],
-        route: impl FnOnce(&Frame<'a>) -> Option<&'r Arc<Peer>>,
+        route: impl FnOnce(&Frame<'a>) -> Option<(&'r Arc<Peer>, bool)>,
     ) {
         let Context { now, .. } = context;
         let Ok(frame) = Frame::parse(bytes) else {
@@ -181,10 +184,14 @@ impl<U: UdpSocket> Forwarder<U> {
         let packets = frame.segments();
         self.processed += packets;
         context.saw(&frame);
-        let Some(peer) = route(&frame) else {
+        let Some((peer, is_admitted)) = route(&frame) else {
             let drops = self.sender.drops();
             return drops.count_unrouted(frame.destination(), packets as u64);
         };
+        if !is_admitted {
+            let (sender, packets) = (&self.sender, packets as u64);
+            return sender.drop_packets(peer, DropReason::LimitToPeer, packets);
+        }
         if self.staged.holds(peer.id()) {
             // Asked once: a session that comes after this frame has to wait for it.
             if peer.session(now).is_none() {
@@ -254,6 +261,10 @@ impl<U: UdpSocket> Forwarder<U> {
         (frame, bytes): (&Frame<'_>, &[u8]),
     ) {
         let Context { common, now, .. } = context;
+        if peer.is_barred() {
+            let sender = &self.sender;
+            return sender.drop_packets(peer, DropReason::NoAccess, packets(bytes));
+        }
         if peer.endpoint().is_none() {
             // No endpoint, no handshake. The peer's own first packet may bring both, and the frame
             // would be old by then.

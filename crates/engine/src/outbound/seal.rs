@@ -3,7 +3,7 @@
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
-use adit_io::{BatchFrame, UdpSocket};
+use adit_io::UdpSocket;
 use adit_offload::Frame;
 use adit_proto::{DropReason, Drops, PassedKind, Peer};
 use arrayvec::ArrayVec;
@@ -13,6 +13,7 @@ use crate::order::flow_shards::flow_shard_between;
 use crate::outbound::batch::{OutboundBatch, Rest};
 use crate::outbound::context::Context;
 use crate::outbound::forward::{NotAppended, OpenTrains};
+use crate::outbound::limit;
 use crate::outbound::sender::MAX_READY;
 use crate::outbound::train::SealedTrain;
 
@@ -33,10 +34,10 @@ impl OutboundBatch {
         };
         let mut processed = 0;
         while sealed.count < MAX_READY
-            && let Some(BatchFrame { bytes, peer }) = self.frames.peek()
+            && let Some(read) = self.frames.peek()
         {
             // What fails here is counted when it is this batch's turn.
-            let Ok(frame) = Frame::parse(bytes) else {
+            let Ok(frame) = Frame::parse(read.bytes) else {
                 break;
             };
             let Some(found) = routes.lookup(frame.destination()) else {
@@ -45,10 +46,15 @@ impl OutboundBatch {
             if found.session(context.now).is_none() || found.endpoint().is_none() {
                 break;
             }
-            peer.set(Some(found.id()));
+            read.peer.set(Some(found.id()));
             self.frames.next_frame();
             processed += frame.segments();
             context.saw(&frame);
+            if !limit::admit(context.now, &read, &frame, found) {
+                let packets = frame.segments() as u64;
+                found.count_dropped(drops, DropReason::LimitToPeer, packets);
+                continue;
+            }
             sealed.append(&mut trains, context, (found, 0), &frame);
         }
         trains.close_all(context);
@@ -77,8 +83,8 @@ impl OutboundBatch {
         // Peers that have frames among the rest.
         let mut left: HashSet<u32> = HashSet::new();
         let mut processed = 0;
-        while let Some(BatchFrame { bytes, peer }) = self.frames.next_frame() {
-            let Ok(frame) = Frame::parse(bytes) else {
+        while let Some(read) = self.frames.next_frame() {
+            let Ok(frame) = Frame::parse(read.bytes) else {
                 processed += 1;
                 drops.count(DropReason::MalformedFrame, 1);
                 continue;
@@ -91,7 +97,13 @@ impl OutboundBatch {
                 continue;
             };
             let id = found.id();
-            peer.set(Some(id));
+            read.peer.set(Some(id));
+            if !limit::admit(context.now, &read, &frame, found) {
+                processed += packets;
+                context.saw(&frame);
+                found.count_dropped(drops, DropReason::LimitToPeer, packets as u64);
+                continue;
+            }
             let flow_shard = flow_shard_of(&frame, flow_shards);
             if left.contains(&id)
                 || found.session(context.now).is_none()
@@ -99,7 +111,7 @@ impl OutboundBatch {
                 || sealed.count >= MAX_READY
             {
                 left.insert(id);
-                rest[flow_shard].push_back(Zeroizing::new(bytes.into()));
+                rest[flow_shard].push_back(Zeroizing::new(read.bytes.into()));
                 continue;
             }
             processed += packets;

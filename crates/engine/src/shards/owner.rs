@@ -266,13 +266,15 @@ impl<T: TunQueue, U: UdpSocket> OwnedQueues<T, U> {
 
     /// When to look at them without an event.
     pub(crate) fn looks_in(&self) -> Option<Duration> {
-        match self.blocked {
+        let rests = self.queues.tun.rests_for();
+        let looks = match self.blocked {
             _ if self.queues.is_changing() => Some(CHANGE),
             Some(blocked) if !blocked.accepted => {
                 Some(STALL.saturating_sub(clock::now().since(blocked.since)))
             }
             _ => self.queues.outbound.is_untidy().then_some(TIDY),
-        }
+        };
+        looks.into_iter().chain(rests).min()
     }
 
     /// Calls a method of the outbound path.

@@ -148,6 +148,9 @@ impl<T: TunQueue + 'static, U: UdpSocket + 'static> Worker<T, U> {
                 // The owner meets it, too, and knows whether it is final.
                 Err(_) => {}
             }
+            if queues.tun.has_begun_to_rest() {
+                queues.handle().wake();
+            }
         }
         if self.linger.is_over(found, now) && self.leaves(Reason::Idle, now) {
             return false;

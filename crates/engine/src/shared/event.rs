@@ -2,8 +2,8 @@
 
 use std::net::SocketAddr;
 
-use adit_proto::Liveness;
 use adit_proto::config::PublicKey;
+use adit_proto::{Access, Liveness};
 
 use crate::shared::rate_limited_log::Incident;
 
@@ -18,6 +18,13 @@ pub enum Event {
         state: Liveness,
         /// Where it is reached.
         endpoint: Option<SocketAddr>,
+    },
+    /// A peer's access has ended, or it has access again.
+    Access {
+        /// The peer.
+        peer: PublicKey,
+        /// How it is.
+        access: Access,
     },
     /// A handshake with a peer succeeded: there is a new session.
     Session {

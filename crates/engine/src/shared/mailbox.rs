@@ -16,7 +16,8 @@ use std::time::Duration;
 use adit_io::Offloads;
 use adit_proto::config::{DeviceChange, DeviceStatus, PublicKey};
 use adit_proto::{
-    Admission, Endpoint, HandshakeOutcome, HandshakeStats, Peer, Room, Screened, Shared, Time, wire,
+    Admission, Allowance, Endpoint, HandshakeOutcome, HandshakeStats, Peer, Room, Screened, Shared,
+    Time, wire,
 };
 use arrayvec::ArrayVec;
 use zeroize::Zeroizing;
@@ -67,6 +68,17 @@ pub(crate) struct OfControl {
     pub(crate) rx_queue_loads: Vec<u64>,
 }
 
+/// What a peer may do from now on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GivenAllowance {
+    /// The peer.
+    pub peer: PublicKey,
+    /// All that it may do.
+    pub allowance: Allowance,
+    /// Its quota counts from now; otherwise what it has used stays.
+    pub anew: bool,
+}
+
 /// A caller's request; the caller waits for the answer.
 pub(crate) enum Command {
     Set(DeviceChange, SyncSender<SetAnswer>),
@@ -75,6 +87,7 @@ pub(crate) enum Command {
     Probe(PublicKey, SyncSender<Option<Duration>>),
     /// Nobody waits for an answer.
     Candidates(Vec<Candidates>),
+    Allow(Vec<GivenAllowance>, bool, SyncSender<()>),
     /// Hand the interface over, whose queues pause: nothing more happens until it resumes.
     Export(SyncSender<Exported>),
     Resume(Resume, SyncSender<()>),

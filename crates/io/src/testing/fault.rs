@@ -7,6 +7,7 @@ use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use adit_proto::{Endpoint, InUse};
 use rustix::io::Errno;
@@ -273,6 +274,14 @@ impl<T: TunQueue> TunQueue for Faulty<T> {
 
     fn fd(&self) -> BorrowedFd<'_> {
         self.inner.fd()
+    }
+
+    fn rests_for(&self) -> Option<Duration> {
+        self.inner.rests_for()
+    }
+
+    fn has_begun_to_rest(&self) -> bool {
+        self.inner.has_begun_to_rest()
     }
 
     fn last_arrival(&self) -> Option<Arrival> {

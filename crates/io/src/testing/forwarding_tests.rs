@@ -5,6 +5,7 @@ use std::io::{self, IoSlice};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use adit_proto::InUse;
 use rustix::event::{EventfdFlags, eventfd};
@@ -62,6 +63,16 @@ impl TunQueue for Noting {
     fn fd(&self) -> BorrowedFd<'_> {
         self.note("fd");
         self.fd.as_fd()
+    }
+
+    fn rests_for(&self) -> Option<Duration> {
+        self.note("rests_for");
+        None
+    }
+
+    fn has_begun_to_rest(&self) -> bool {
+        self.note("has_begun_to_rest");
+        false
     }
 
     fn last_arrival(&self) -> Option<Arrival> {
@@ -161,6 +172,8 @@ fn call_tun(tun: &impl TunQueue) {
     tun.processed(&FrameBatch::default());
     _ = tun.write(&[IoSlice::new(&[0; 100])]);
     _ = tun.fd();
+    _ = tun.rests_for();
+    _ = tun.has_begun_to_rest();
     _ = tun.last_arrival();
 }
 

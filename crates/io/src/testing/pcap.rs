@@ -4,7 +4,7 @@ use std::io::{self, IoSlice, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use adit_offload::VNET_HDR_LEN;
 use adit_proto::InUse;
@@ -181,6 +181,14 @@ impl<T: TunQueue> TunQueue for Recorded<T> {
 
     fn fd(&self) -> BorrowedFd<'_> {
         self.inner.fd()
+    }
+
+    fn rests_for(&self) -> Option<Duration> {
+        self.inner.rests_for()
+    }
+
+    fn has_begun_to_rest(&self) -> bool {
+        self.inner.has_begun_to_rest()
     }
 
     fn last_arrival(&self) -> Option<Arrival> {

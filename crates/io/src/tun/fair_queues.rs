@@ -3,22 +3,27 @@
 //! [`Egress`] puts packets of sparse flows into the first queue, all others into one of many that
 //! their destination chooses. What a peer has waiting in its queues delays no other one: the queues
 //! are read by deficit round robin, and a sender whose queue is full slows down.
+//!
+//! A peer with a limit has its queues rest while it is in advance of it. A queue that others have
+//! packets in, too, does not rest: then the limit drops.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 use adit_offload::VNET_HDR_LEN;
-use arrayvec::ArrayVec;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
 
 use super::egress::{Egress, Reading};
+use super::schedule::{Processed, Schedule, bits};
 use crate::FrameBatch;
 use crate::programs::egress::{QUEUES, queue_of};
 
-/// Bytes that each peer may send in a round.
-const QUANTUM: i64 = 64 << 10;
+/// When to look again whether a thread that reads has had a queue go on.
+const AGAIN: Duration = Duration::from_millis(1);
 
 /// The queues of a device, besides the first.
 pub(super) struct FairQueues {
@@ -31,24 +36,10 @@ pub(super) struct FairQueues {
     /// Frames that were processed and that the schedule does not know of: the thread that reports
     /// them does not wait for one that reads.
     processed: Mutex<Processed>,
-}
-
-/// Frames that were processed lately.
-#[derive(Clone, Copy)]
-struct Processed {
-    any: bool,
-    /// How many of each queue, the first included.
-    frames: [u64; 1 + QUEUES],
-    /// Whom the last of each queue but the first was for.
-    peers: [Option<u32>; QUEUES],
-}
-
-impl Processed {
-    const NONE: Self = Self {
-        any: false,
-        frames: [0; 1 + QUEUES],
-        peers: [None; QUEUES],
-    };
+    /// When the first queue that rests goes on, in nanoseconds since `made`; 0 if none rests.
+    goes_on: AtomicU64,
+    has_begun_to_rest: AtomicBool,
+    made: Instant,
 }
 
 impl FairQueues {
@@ -61,6 +52,9 @@ impl FairQueues {
             bulk: OnceLock::new(),
             schedule: Mutex::new(Schedule::new()),
             processed: Mutex::new(Processed::NONE),
+            goes_on: AtomicU64::new(0),
+            has_begun_to_rest: AtomicBool::new(false),
+            made: Instant::now(),
         })
     }
 
@@ -119,6 +113,8 @@ impl FairQueues {
     ) -> io::Result<bool> {
         let mut schedule = lock(&self.schedule);
         let bulk = self.bulk.get().map_or(&[][..], Vec::as_slice);
+        self.go_on(&mut schedule);
+        schedule.batch_begins();
         let is_sparse = self.poll(&mut schedule)?;
         let mut reading = egress.reading();
         batch.clear();
@@ -142,10 +138,7 @@ impl FairQueues {
         if schedule.ready == 0 {
             schedule.end_round();
         }
-        let debts = schedule.debts();
-        for queue in bits(debts ^ std::mem::replace(&mut schedule.told, debts)) {
-            reading.set_in_debt(1 + queue, debts >> queue & 1 == 1);
-        }
+        schedule.tell_debts(&mut reading);
         Ok(schedule.ready == 0)
     }
 
@@ -176,16 +169,95 @@ impl FairQueues {
     pub(super) fn processed(&self, egress: &Egress, batch: &FrameBatch) {
         let mut processed = lock(&self.processed);
         processed.any = true;
-        for (queue, frame, peer) in batch.queues() {
+        for (queue, frame) in batch.queues() {
             processed.frames[queue] += 1;
-            if peer.is_some() {
-                let of_first = || queue_of(frame.get(VNET_HDR_LEN..).unwrap_or_default());
-                let queue = queue.checked_sub(1).unwrap_or_else(of_first);
-                processed.peers[queue] = peer;
+            let Some(peer) = frame.peer.get() else {
+                continue;
+            };
+            let of_first = || queue_of(frame.bytes.get(VNET_HDR_LEN..).unwrap_or_default());
+            let queue = queue.checked_sub(1).unwrap_or_else(of_first);
+            let before = processed.peers[queue].replace(peer);
+            let bit = 1 << queue;
+            if before.is_some_and(|before| before != peer) {
+                processed.mixed |= bit;
+            }
+            processed.limited &= !bit;
+            if let Some(rest) = frame.rest.get() {
+                processed.limited |= bit;
+                let until = Instant::now() + rest;
+                processed.rest[queue] = processed.rest[queue].max(Some(until));
             }
         }
         drop(processed);
         self.settle(egress);
+    }
+
+    /// Has queues rest: nothing is read from them until they go on.
+    fn rest(&self, schedule: &mut Schedule, queues: u64) {
+        for queue in bits(queues) {
+            self.listen(queue, EventFlags::empty());
+        }
+        schedule.resting |= queues;
+        schedule.ready &= !queues;
+        self.note_next(schedule);
+        self.has_begun_to_rest.store(true, Relaxed);
+    }
+
+    /// Has the queues go on that have rested.
+    fn go_on(&self, schedule: &mut Schedule) {
+        if schedule.resting == 0 {
+            return;
+        }
+        let rested = schedule.rested(Instant::now());
+        for queue in bits(rested) {
+            self.listen(queue, EventFlags::IN);
+        }
+        schedule.resting &= !rested;
+        schedule.far &= !rested;
+        self.note_next(schedule);
+    }
+
+    fn note_next(&self, schedule: &Schedule) {
+        let next = bits(schedule.resting).filter_map(|queue| schedule.rest[queue]);
+        let next = next.min().map_or(0, |at| self.nanos(at).max(1));
+        self.goes_on.store(next, Relaxed);
+    }
+
+    fn nanos(&self, at: Instant) -> u64 {
+        u64::try_from(at.saturating_duration_since(self.made).as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    fn listen(&self, queue: usize, events: EventFlags) {
+        if let Some(fd) = self.bulk.get().and_then(|bulk| bulk.get(queue)) {
+            // Fails for none that was added.
+            let _ = epoll::modify(
+                &self.epoll,
+                fd,
+                EventData::new_u64(1 + queue as u64),
+                events,
+            );
+        }
+    }
+
+    /// As of [`crate::TunQueue::rests_for`].
+    pub(super) fn rests_for(&self, egress: &Egress) -> Option<Duration> {
+        let next = || Some(self.goes_on.load(Relaxed)).filter(|next| *next != 0);
+        let left =
+            |next: u64| Duration::from_nanos(next.saturating_sub(self.nanos(Instant::now())));
+        let rests = left(next()?);
+        if !rests.is_zero() {
+            return Some(rests);
+        }
+        let Ok(mut schedule) = self.schedule.try_lock() else {
+            return Some(AGAIN);
+        };
+        self.go_on(&mut schedule);
+        schedule.tell_debts(&mut egress.reading());
+        next().map(left)
+    }
+
+    pub(super) fn has_begun_to_rest(&self) -> bool {
+        self.has_begun_to_rest.load(Relaxed) && self.has_begun_to_rest.swap(false, Relaxed)
     }
 
     /// Takes note of what was processed, unless another thread reads: that one does it afterwards.
@@ -194,16 +266,17 @@ impl FairQueues {
             let Ok(mut schedule) = self.schedule.try_lock() else {
                 return;
             };
-            let Processed { frames, peers, .. } =
-                std::mem::replace(&mut *lock(&self.processed), Processed::NONE);
-            for (known, peer) in schedule.peers.iter_mut().zip(peers) {
-                *known = peer.or(*known);
-            }
+            let processed = std::mem::replace(&mut *lock(&self.processed), Processed::NONE);
+            let rests = schedule.note(&processed);
             let mut reading = egress.reading();
-            for (queue, frames) in frames.into_iter().enumerate() {
+            for (queue, frames) in processed.frames.into_iter().enumerate() {
                 if frames > 0 {
                     reading.processed(queue, frames);
                 }
+            }
+            if rests != 0 {
+                self.rest(&mut schedule, rests);
+                schedule.tell_debts(&mut reading);
             }
         }
     }
@@ -227,6 +300,11 @@ fn read<'a>(
             Ok(_) => {
                 let packet = batch.last_frame().get(VNET_HDR_LEN..).unwrap_or_default();
                 reading.took(queue, packet.len(), &schedule.peers);
+                let of_first = || queue_of(packet);
+                if schedule.can_wait(queue.checked_sub(1).unwrap_or_else(of_first)) {
+                    batch.set_can_wait();
+                }
+                let packet = batch.last_frame().get(VNET_HDR_LEN..).unwrap_or_default();
                 return Ok(Some(packet));
             }
             Err(error) => match Errno::from_io_error(&error) {
@@ -241,139 +319,6 @@ fn read<'a>(
             },
         }
     }
-}
-
-/// Which queue is read next.
-///
-/// In each round a peer may send [`QUANTUM`] bytes, whatever the number of its queues. To whom a
-/// frame goes shows when it has been read; it is taken for one of the peer that the queue's last
-/// frame was for.
-struct Schedule {
-    /// A bit for each queue that may have something.
-    ready: u64,
-    /// The queue whose turn it is.
-    turn: u32,
-    /// Whom the last frame was for.
-    peers: [Option<u32>; QUEUES],
-    /// Bytes that may still be read in this round.
-    deficits: [i64; QUEUES],
-    /// Bytes that were read in this round from the first queue and not from these.
-    sparse: [i64; QUEUES],
-    /// A bit for each queue of which the program knows that it is in debt.
-    told: u64,
-}
-
-impl Schedule {
-    fn new() -> Self {
-        Self {
-            ready: 0,
-            turn: 0,
-            peers: [None; QUEUES],
-            deficits: [QUANTUM; QUEUES],
-            sparse: [0; QUEUES],
-            told: 0,
-        }
-    }
-
-    /// This queue has something.
-    fn has(&mut self, queue: usize) {
-        if self.ready & 1 << queue != 0 {
-            return;
-        }
-        // Nor may the peer send more because it has one more queue.
-        let siblings = self.siblings(queue);
-        let deficits = siblings.iter().map(|other| self.deficits[*other]);
-        if let Some(least) = deficits.min() {
-            self.deficits[queue] = least;
-        }
-        self.ready |= 1 << queue;
-    }
-
-    /// The queue to read from, if any has something.
-    fn next(&mut self) -> Option<usize> {
-        while self.ready != 0 {
-            let from_turn = u64::MAX.checked_shl(self.turn).unwrap_or(0);
-            let queue = (self.ready & from_turn).trailing_zeros();
-            if queue == u64::BITS {
-                self.end_round();
-            } else if self.deficits[queue as usize] > 0 {
-                self.turn = queue;
-                return Some(queue as usize);
-            } else {
-                self.turn = queue + 1;
-            }
-        }
-        None
-    }
-
-    /// The next round begins.
-    fn end_round(&mut self) {
-        self.turn = 0;
-        for deficit in &mut self.deficits {
-            *deficit = (*deficit + QUANTUM).min(QUANTUM);
-        }
-        self.sparse = [0; QUEUES];
-    }
-
-    /// A bit for each queue of which the peer had so much read from the first one that the rest waits
-    /// for the next round.
-    fn debts(&self) -> u64 {
-        if self.sparse.iter().sum::<i64>() < QUANTUM {
-            return 0;
-        }
-        let is_in_debt = |queue: &usize| {
-            let peer = self.peers[*queue];
-            let all = self.sparse.iter().zip(self.peers).enumerate();
-            let of_peer = all.filter(|(other, (_, its_peer))| {
-                other == queue || peer.is_some() && *its_peer == peer
-            });
-            of_peer.map(|(_, (bytes, _))| bytes).sum::<i64>() >= QUANTUM
-        };
-        let queues = (0..QUEUES).filter(is_in_debt);
-        queues.fold(0, |debts, queue| debts | 1 << queue)
-    }
-
-    /// A frame of so many bytes was read from the first queue, which would otherwise have been in
-    /// this one.
-    fn took_sparse(&mut self, queue: usize, len: usize) {
-        self.took(queue, len);
-        // However much that is, the next rounds are not spent.
-        self.deficits[queue] = self.deficits[queue].max(-QUANTUM);
-        self.sparse[queue] += i64::try_from(len).unwrap_or(QUANTUM);
-    }
-
-    /// A frame of so many bytes was read from a queue.
-    fn took(&mut self, queue: usize, len: usize) {
-        let len = i64::try_from(len).unwrap_or(QUANTUM);
-        self.deficits[queue] -= len;
-        for other in self.siblings(queue) {
-            self.deficits[other] -= len;
-        }
-    }
-
-    /// Nothing is left in a queue.
-    fn was_empty(&mut self, queue: usize) {
-        self.ready &= !(1 << queue);
-    }
-
-    /// The other queues with something for the same peer.
-    fn siblings(&self, queue: usize) -> ArrayVec<usize, QUEUES> {
-        let peer = self.peers[queue];
-        let others = bits(self.ready & !(1 << queue));
-        let of_peer = |other: &usize| peer.is_some() && self.peers[*other] == peer;
-        others.filter(of_peer).collect()
-    }
-}
-
-/// The numbers of the bits that are set.
-fn bits(mut set: u64) -> impl Iterator<Item = usize> {
-    std::iter::from_fn(move || {
-        let lowest = set.trailing_zeros();
-        (lowest < u64::BITS).then(|| {
-            set &= set - 1;
-            lowest as usize
-        })
-    })
 }
 
 #[cfg(test)]

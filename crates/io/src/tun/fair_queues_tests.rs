@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use adit_netlink::netns::Netns;
 
 use super::super::Tun;
+use super::super::schedule::QUANTUM;
 use super::super::tests::{bring_up, segmenting};
 use super::*;
 use crate::{Offloads, TunQueue};
@@ -428,4 +429,122 @@ fn a_device_that_exists_is_not_shared_with_its_owner() {
         assert!(start.elapsed() < Duration::from_secs(10), "{error}");
         std::thread::sleep(Duration::from_millis(10));
     }
+}
+
+/// Reads batches until nothing is left to read now: the destinations of all packets. Each destination is
+/// a peer, and each packet to the limited one has it wait for so long.
+fn batches(tun: &Tun, limited: u8, rest: Duration) -> (Vec<u8>, Vec<bool>) {
+    let (mut to, mut waits) = (Vec::new(), Vec::new());
+    loop {
+        let mut batch = FrameBatch::default();
+        tun.read_batch(&mut batch).unwrap();
+        let before = to.len();
+        while let Some(frame) = batch.next_frame() {
+            let packet = &frame.bytes[VNET_HDR_LEN..];
+            if packet[0] != 0x45 {
+                continue;
+            }
+            frame.peer.set(Some(packet[19].into()));
+            to.push(packet[19]);
+            if packet[19] == limited {
+                frame.rest.set(Some(rest));
+                waits.push(frame.can_wait);
+            }
+        }
+        tun.processed(&batch);
+        if to.len() == before {
+            return (to, waits);
+        }
+    }
+}
+
+#[test]
+fn the_queue_of_a_peer_in_advance_of_its_limit_rests_and_goes_on() {
+    let (net, tun) = fair_device();
+    let sender = net.run(|| segmenting("10.8.0.1:0")).unwrap();
+    let rest = Duration::from_millis(200);
+    assert_eq!(tun.rests_for(), None);
+    for to in [2, 3, 2, 3, 2, 3] {
+        sender
+            .send_to(&[7; 50_000], (format!("10.8.0.{to}"), 9))
+            .unwrap();
+    }
+    let (read, waits) = batches(&tun, 2, rest);
+    // A turn of the limited one, which learns of its limit then, and all of the other.
+    assert_eq!(read.iter().filter(|to| **to == 3).count(), 3);
+    assert!(read.len() < 6 || waits.len() == 3, "{read:?}");
+    assert!(waits.iter().all(|it| *it));
+    assert!(tun.has_begun_to_rest() && !tun.has_begun_to_rest());
+    // It rests, whatever comes, and the others go on. Nothing wakes a thread meanwhile.
+    for to in [2, 3, 2, 3] {
+        sender
+            .send_to(&[7; 50_000], (format!("10.8.0.{to}"), 9))
+            .unwrap();
+    }
+    let (read, _) = batches(&tun, 2, rest);
+    assert_eq!(read, [3, 3]);
+    let mut polled = [rustix::event::PollFd::from_borrowed_fd(
+        TunQueue::fd(&tun),
+        rustix::event::PollFlags::IN,
+    )];
+    let is_readable = |polled: &mut [rustix::event::PollFd<'_>]| {
+        rustix::event::poll(polled, Some(&Timespec::default())).unwrap() == 1
+    };
+    assert!(!is_readable(&mut polled));
+    let left = tun.rests_for().expect("it rests");
+    assert!(left <= rest);
+    std::thread::sleep(left + Duration::from_millis(1));
+    // It goes on, one turn at a time.
+    assert_eq!(tun.rests_for(), None);
+    assert!(is_readable(&mut polled));
+    let (read, _) = batches(&tun, 2, rest);
+    assert!(
+        read.iter().all(|to| *to == 2) && !read.is_empty(),
+        "{read:?}"
+    );
+}
+
+#[test]
+fn a_queue_of_several_peers_does_not_rest() {
+    let mut schedule = Schedule::new();
+    let note = |schedule: &mut Schedule, peers: &[(usize, u32)], mixed: u64, rests: &[usize]| {
+        let mut processed = Processed::NONE;
+        for (queue, peer) in peers {
+            processed.peers[*queue] = Some(*peer);
+        }
+        processed.mixed = mixed;
+        for queue in rests {
+            processed.limited |= 1 << queue;
+            processed.rest[*queue] = Some(Instant::now() + Duration::from_secs(5));
+        }
+        schedule.note(&processed)
+    };
+    // All queues of a peer rest with one of them, but for one that had packets of two peers in a batch.
+    note(&mut schedule, &[(1, 7), (2, 7), (3, 7), (4, 8)], 0, &[]);
+    assert_eq!(note(&mut schedule, &[(1, 7), (3, 7)], 1 << 3, &[1]), 0b110);
+    assert!(schedule.can_wait(1) && !schedule.can_wait(3));
+    assert_eq!(note(&mut schedule, &[(3, 7)], 0, &[3]), 0);
+    // Nor does one that had another peer's in the batch before.
+    assert_eq!(note(&mut schedule, &[(4, 7)], 0, &[4]), 0);
+    assert!(!schedule.can_wait(4));
+}
+
+#[test]
+fn a_batch_has_one_turn_of_a_peer_with_a_limit() {
+    let lens = [(1, 30_000), (9, 1500)];
+    let mut schedule = ready(&lens);
+    schedule.limited = 1 << 1;
+    schedule.batch_begins();
+    let mut bytes = [0, 0];
+    for _ in 0..1000 {
+        let queue = schedule.next().expect("something waits");
+        let (_, len) = lens
+            .iter()
+            .find(|(of, _)| *of == queue)
+            .expect("its length");
+        schedule.took(queue, *len);
+        bytes[usize::from(queue == 9)] += len;
+    }
+    assert_eq!(bytes[0], 90_000);
+    assert!(bytes[1] > 1_000_000);
 }

@@ -415,6 +415,7 @@ impl Device {
         let core = &mut self.core;
         core.shared.set_peer_count(self.peers.len());
         self.by_key.remove(&peer.public_key());
+        self.limited.remove(&id);
         if let Some((order, at)) = peer.scheduled {
             self.deadlines[order].remove(&(at, id));
         }

@@ -21,6 +21,7 @@ use zeroize::Zeroizing;
 use super::peer_state::PeerState;
 use super::timer_table::Timer;
 use super::{Device, FailureReason, Liveness};
+use crate::allowance::{Access, Allowance, Allowed};
 use crate::config::Cidr;
 use crate::device::common::Random;
 use crate::limits::MAX_PEERS;
@@ -32,7 +33,7 @@ pub use records::NotImported;
 use records::{Reader, Result, Writer, count};
 
 /// The version of the records. A process takes those of its own version only.
-pub const HAND_OVER_FORMAT: u32 = 5;
+pub const HAND_OVER_FORMAT: u32 = 6;
 
 const DEVICE: u8 = 1;
 const PEER: u8 = 2;
@@ -41,7 +42,7 @@ const END: u8 = 4;
 
 /// The longest record of a peer without sessions and allowed IPs: a handshake under way that goes to
 /// many addresses.
-const PEER_BYTES: usize = 1808;
+const PEER_BYTES: usize = 1888;
 /// A session.
 const SESSION_BYTES: usize = 112 + 8 * WORDS;
 /// An allowed IP.
@@ -124,6 +125,20 @@ fn peer_record(state: &PeerState) -> Zeroizing<Vec<u8>> {
         });
     });
     record.u16(state.persistent_keepalive);
+    record.option(state.allowance.as_ref(), |record, it| {
+        let Allowance {
+            to_peer,
+            from_peer,
+            quota,
+            expires,
+        } = it.allowance;
+        for number in [to_peer, from_peer, quota] {
+            record.option(number, Writer::u64);
+        }
+        record.option(expires, Writer::duration);
+        record.u64(it.counted_from);
+        record.u8(place(&Access::ALL, it.access));
+    });
     record.u32(count(state.allowed_ips.len()));
     for block in &state.allowed_ips {
         record.ip(block.addr());
@@ -322,6 +337,22 @@ impl Import {
         })?;
         state.peer.set_endpoint(endpoint);
         state.persistent_keepalive = record.u16()?;
+        state.allowance = record.option(|record| {
+            let allowance = Allowance {
+                to_peer: record.option(Reader::u64)?,
+                from_peer: record.option(Reader::u64)?,
+                quota: record.option(Reader::u64)?,
+                expires: record.option(Reader::duration)?,
+            };
+            let (counted_from, access) = (record.u64()?, record.one_of(&Access::ALL)?);
+            let is_barred = access != Access::Open;
+            state.peer.set_allowance(&allowance, is_barred);
+            Ok(Box::new(Allowed {
+                allowance,
+                counted_from,
+                access,
+            }))
+        })?;
         for _ in 0..record.u32()? {
             let block = Cidr::new(record.ip()?, record.u8()?);
             let block = block.ok_or(NotImported("a prefix is too long"))?;
@@ -378,6 +409,9 @@ impl Import {
         state.searched =
             record.option(|record| Ok(((record.ip()?, record.ip()?), record.time()?)))?;
         state.candidates = record.option(Reader::candidates)?.map(Box::new);
+        if state.allowance.is_some() {
+            device.limited.insert(id);
+        }
         device.next_id += 1;
         device.peers.insert(id, Box::new(state));
         device.by_key.insert(key, id);

@@ -165,6 +165,9 @@ impl Device {
         let Some(state) = by_key.get(&public).and_then(|id| peers.get_mut(id)) else {
             return refused(Refusal::UnknownPeer);
         };
+        if state.is_barred() {
+            return refused(Refusal::NoAccess);
+        }
         // "…discards packets containing timestamps less than or equal to it" (5.1).
         if consumed.timestamp <= state.greatest_timestamp {
             return refused(Refusal::ReplayedTimestamp);
@@ -286,6 +289,7 @@ impl HandshakeStats {
             Refusal::RateLimited => &mut self.rate_limited,
             Refusal::UnknownPeer => &mut self.unknown_peer,
             Refusal::ReplayedTimestamp => &mut self.replayed_timestamp,
+            Refusal::NoAccess => &mut self.no_access,
             Refusal::Flooded => &mut self.flooded,
             Refusal::NotAuthentic => &mut self.not_authentic,
             Refusal::Unexpected => &mut self.unexpected,

@@ -11,11 +11,13 @@
 //! - `timers`: the action of each timer;
 //! - `handed_over`: a device as bytes, for the process that goes on in its place;
 //! - `configure`: a change of configuration;
+//! - `access`: what peers may do, and until when;
 //! - `balance`: the receive queues that new sessions are in, by the work of each (`rates`);
 //! - `race`: the addresses of a peer whose endpoint is a name (`candidates`);
 //! - `path`: the longest packet that the path to a peer takes, found by a `search`;
 //! - `packet`: one packet of data, for embedders without shards.
 
+mod access;
 mod balance;
 mod calls;
 mod candidates;
@@ -104,6 +106,8 @@ pub struct Device {
     /// The earliest deadline of each peer that has one. Those that frames wait for stand in
     /// [`URGENT`], the others in [`ORDINARY`].
     deadlines: [BTreeSet<(Time, u32)>; 2],
+    /// The peers that may not do everything.
+    limited: BTreeSet<u32>,
     listen_port: u16,
     fwmark: u32,
     remembered: Remembered,
@@ -165,6 +169,7 @@ impl Device {
             identities: 0,
             coming_up: None,
             deadlines: Default::default(),
+            limited: BTreeSet::new(),
             listen_port: 0,
             fwmark: 0,
             remembered: Remembered::default(),

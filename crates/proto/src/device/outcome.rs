@@ -59,6 +59,8 @@ explained_enum! {
         /// The timestamp is not greater than the greatest one received from the peer: the sender's
         /// clock was set back, another host has the same private key, or the message is a replay.
         ReplayedTimestamp => "replayed_timestamp",
+        /// The peer's access has expired, or its quota is used up.
+        NoAccess => "no_access",
         /// The initiation comes too soon after the peer's last one.
         Flooded => "flooded",
         /// A tag or Diffie-Hellman result is wrong: of a response, since the preshared keys differ;
@@ -178,6 +180,7 @@ impl fmt::Display for HandshakeOutcome {
                 "its timestamp is not newer than the last one: the sender's clock was set back, another host has the \
                  same private key, or it is a replay"
             }
+            (Refusal::NoAccess, _) => "the peer's access has expired, or its quota is used up",
             (Refusal::Flooded, _) => "it comes too soon after the last one",
             (Refusal::NotAuthentic, Some(HandshakeKind::Response)) => {
                 "it does not decrypt: the peer's preshared key differs from ours, or it is forged"

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use arrayvec::ArrayVec;
 
 use crate::Endpoint;
+use crate::allowance::Access;
 use crate::device::outcome::Liveness;
 use crate::device::search::MAX_PROBES;
 use crate::peer::Peer;
@@ -55,6 +56,13 @@ pub enum PeerEvent {
         peer: Arc<Peer>,
         /// How it is now.
         state: Liveness,
+    },
+    /// The peer's access has ended, or it has access again.
+    Access {
+        /// The peer.
+        peer: Arc<Peer>,
+        /// How it is now.
+        access: Access,
     },
     /// There is a new session, which is used from now on.
     Session {

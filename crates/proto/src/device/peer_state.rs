@@ -10,6 +10,7 @@ use arrayvec::ArrayVec;
 use super::candidates::Candidates;
 use super::timer_table::{Timer, Timers};
 use super::{Failure, FailureReason, Liveness};
+use crate::allowance::Allowed;
 use crate::config::{Cidr, PeerHandshakes, PeerStatus};
 use crate::cookie::Stamper;
 use crate::device::common::{Core, Queued};
@@ -36,6 +37,8 @@ pub(super) struct PeerState {
     /// The addresses inside the tunnel of the last search, and when that began.
     pub(super) searched: Option<((IpAddr, IpAddr), Time)>,
     pub(super) persistent_keepalive: u16,
+    /// What it may do; `None` for everything.
+    pub(super) allowance: Option<Box<Allowed>>,
     pub(super) allowed_ips: BTreeSet<Cidr>,
     /// The number of the last transaction that named the peer.
     pub(super) named_in: u32,
@@ -137,6 +140,7 @@ impl PeerState {
             search: None,
             searched: None,
             persistent_keepalive: 0,
+            allowance: None,
             allowed_ips: BTreeSet::new(),
             named_in: 0,
             initiation: None,
@@ -186,6 +190,7 @@ impl PeerState {
                 .map(|rx_queue| rx_queue % rx_queues),
             persistent_keepalive: self.persistent_keepalive,
             allowed_ips: self.allowed_ips.iter().copied().collect(),
+            allowance: self.allowance_status(),
             handshakes: Some(PeerHandshakes {
                 state: self.liveness,
                 last_attempt: self.last_attempt.map(wall),
@@ -293,6 +298,9 @@ impl PeerState {
     /// alternately.
     pub(super) fn handshake_wanted(&mut self, now: Time, frames_wait: bool) {
         self.peer.take_wanted();
+        if self.is_barred() {
+            return;
+        }
         self.attempts_since = now;
         let armed = self.timers.deadline(Timer::Retransmit);
         if armed.is_some_and(|at| at > now) {

@@ -14,15 +14,18 @@ pub(super) enum Timer {
     PersistentKeepalive,
     /// The sessions are long dead.
     ZeroKeys,
+    /// The peer's time may be over, or its quota used up.
+    Access,
 }
 
 impl Timer {
-    pub(super) const ALL: [Timer; 5] = [
+    pub(super) const ALL: [Timer; 6] = [
         Timer::Retransmit,
         Timer::NoAnswer,
         Timer::Keepalive,
         Timer::PersistentKeepalive,
         Timer::ZeroKeys,
+        Timer::Access,
     ];
 }
 

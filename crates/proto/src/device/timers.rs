@@ -33,6 +33,7 @@ impl PeerState {
                     self.drop_sessions(core);
                     self.tell_liveness(core, Liveness::Gone);
                 }
+                Timer::Access => self.access_due(core, now, wall),
             }
         }
     }

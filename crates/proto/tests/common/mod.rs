@@ -500,6 +500,7 @@ impl Net {
                 Output::Event(event) => {
                     let news = match event {
                         PeerEvent::Liveness { state, .. } => state.name(),
+                        PeerEvent::Access { access, .. } => access.name(),
                         PeerEvent::Roamed { .. } => "roamed",
                         PeerEvent::Session { .. } => {
                             self.sessions += 1;
