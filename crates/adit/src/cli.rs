@@ -13,10 +13,11 @@ pub(crate) use files::{
 };
 pub(crate) use guess::{command_near, misspelt};
 pub(crate) use peers::{
-    OutputArgs, PeerArgs, PeerCommand, PeerSort, PeersArgs, RenameArgs, ShowPeerArgs,
+    ExpireArgs, LimitArgs, OutputArgs, PeerArgs, PeerCommand, PeerSort, PeersArgs, QuotaArgs,
+    RenameArgs, ShowPeerArgs,
 };
-pub(crate) use values::block;
 use values::interface_name;
+pub(crate) use values::{When, block};
 pub(crate) use watch::{EventsArgs, Layout, MetricsArgs, ShowArgs, TopArgs, WhyArgs};
 
 mod files;
@@ -195,7 +196,7 @@ pub(crate) enum Command {
     ///
     /// Also says which are in only one of them, and which are disabled.
     Peers(PeersArgs),
-    /// Show, rename, disable, enable or remove one peer
+    /// Show, rename, disable, enable, limit or remove one peer
     ///
     /// Each changes the file and the running interface at once, or neither.
     #[command(subcommand, disable_help_subcommand = true)]

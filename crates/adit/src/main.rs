@@ -182,6 +182,9 @@ fn peer(command: PeerCommand) -> Result<()> {
         PeerCommand::Rename(args) => quick::rename(&args),
         PeerCommand::Disable(args) => quick::disable(&args),
         PeerCommand::Enable(args) => quick::enable(&args),
+        PeerCommand::Limit(args) => quick::limit(&args),
+        PeerCommand::Quota(args) => quick::quota(&args),
+        PeerCommand::Expire(args) => quick::expire(&args),
         PeerCommand::Remove(args) => quick::remove(&args),
     }
 }

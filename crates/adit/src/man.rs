@@ -154,8 +154,9 @@ fn sections(name: &str) -> Roff {
             see_also(&mut roff, "adit(8), adit-add(8), adit-remove(8), wg(8)");
         }
         "adit-peers" => peers::list_of_peers(&mut roff),
-        "adit-peer" | "adit-peer-show" | "adit-peer-rename" | "adit-peer-disable"
-        | "adit-peer-enable" | "adit-peer-remove" => peers::peer(&mut roff, name),
+        name if name == "adit-peer" || name.starts_with("adit-peer-") => {
+            peers::peer(&mut roff, name);
+        }
         "adit-down" | "adit-save" | "adit-sync" | "adit-strip" | "adit-add" | "adit-remove"
         | "adit-edit" | "adit-check" => {
             list(&mut roff, "FILES", [CONFIGURATION]);

@@ -1,7 +1,8 @@
 use std::collections::BTreeMap;
 
 use adit_ctl::status::{
-    Batches, Device, Engine, Failure, Interface, NoAnswer, Peer, StatusReport, Trains, Waiting,
+    Allowance, Batches, Device, Engine, Failure, Interface, NoAnswer, Peer, StatusReport, Trains,
+    Waiting,
 };
 use serde_json::Value;
 
@@ -66,6 +67,14 @@ fn full_document() -> StatusReport {
         }),
         handshake_microseconds: Some(1),
         path_mtu: Some(1),
+        allowance: Some(Allowance {
+            to_peer_bits: Some(1),
+            from_peer_bits: Some(1),
+            quota_bytes: Some(1),
+            used_bytes: 1,
+            expires: Some(1),
+            access: String::new(),
+        }),
         lane: Some(1),
         has_preshared_key: true,
         preshared_key: some(),

@@ -160,7 +160,7 @@ impl Collected {
 type OfPeer = fn(&PeerRef<'_>) -> Option<u64>;
 
 /// Metrics of one number for each peer: name, type, help.
-const OF_PEERS: [(&str, &str, &str, OfPeer); 8] = [
+const OF_PEERS: [(&str, &str, &str, OfPeer); 11] = [
     (
         "wireguard_sent_bytes_total",
         "counter",
@@ -208,6 +208,29 @@ const OF_PEERS: [(&str, &str, &str, OfPeer); 8] = [
         "gauge",
         "The longest packet that the path to the peer takes whole, where that is known to be shorter than the MTU",
         |peer| peer.path_mtu.map(u64::from),
+    ),
+    (
+        "adit_peer_quota_bytes",
+        "gauge",
+        "Bytes that the peer may send and get in all",
+        |peer| peer.allowance.as_ref()?.quota_bytes,
+    ),
+    (
+        "adit_peer_quota_used_bytes",
+        "gauge",
+        "How many of them it has had",
+        |peer| {
+            peer.allowance
+                .as_ref()
+                .filter(|it| it.quota_bytes.is_some())
+                .map(|it| it.used_bytes)
+        },
+    ),
+    (
+        "adit_peer_expires_timestamp_seconds",
+        "gauge",
+        "UNIX timestamp of the end of the peer's access",
+        |peer| peer.allowance.as_ref()?.expires,
     ),
 ];
 

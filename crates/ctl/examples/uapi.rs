@@ -30,9 +30,10 @@ fn serve_and_ask(dir: &std::path::Path) -> Result<(), Box<dyn Error>> {
                 Ok(()) => Response::Done,
                 Err(error) => Response::Refused(error),
             },
-            Request::Names(_) | Request::Endpoints { .. } | Request::Threads { .. } => {
-                Response::Done
-            }
+            Request::Names(_)
+            | Request::Endpoints { .. }
+            | Request::Allow { .. }
+            | Request::Threads { .. } => Response::Done,
             Request::Add(_) => Response::Explained(UapiError::invalid("one interface is all")),
             Request::Alive => Response::Done,
         }

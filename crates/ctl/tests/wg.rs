@@ -118,7 +118,8 @@ fn start(service: &Service, name: &str) -> (Device, Serving) {
             | Request::Alive
             | Request::Threads { .. }
             | Request::Names(_)
-            | Request::Endpoints { .. } => {
+            | Request::Endpoints { .. }
+            | Request::Allow { .. } => {
                 unreachable!("wg asks for no such thing")
             }
         }

@@ -3,7 +3,7 @@
 use clap::{Args, Subcommand, ValueEnum};
 
 use super::files::ConfArgs;
-use super::values::one_line;
+use super::values::{Quota, When, one_line, quota, when};
 
 #[derive(Args)]
 pub(crate) struct PeersArgs {
@@ -51,6 +51,20 @@ pub(crate) enum PeerCommand {
     Disable(PeerArgs),
     /// Give a disabled peer its access back, in the file and in the running interface
     Enable(PeerArgs),
+    /// Limit how fast a peer sends and is sent to
+    ///
+    /// The rate is of what packets carry behind their IP headers. Local TCP to the peer slows down and
+    /// loses nothing; what comes from the peer, and what this host forwards, is dropped above the limit.
+    Limit(LimitArgs),
+    /// Let a peer send and get so many bytes in all, from now on
+    ///
+    /// What counts is the transfer that `adit show` prints. When it is used up, the peer has no access,
+    /// within a second.
+    Quota(QuotaArgs),
+    /// Say when a peer's access ends
+    ///
+    /// Then no session with it goes on, and none begins, within a second. It stays in the file.
+    Expire(ExpireArgs),
     /// Remove a peer from the file and from the running interface, as `adit remove` does
     Remove(PeerArgs),
 }
@@ -65,6 +79,34 @@ pub(crate) struct PeerArgs {
     pub(crate) peer: String,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
+}
+
+#[derive(Args)]
+pub(crate) struct LimitArgs {
+    #[command(flatten)]
+    pub(crate) peer: PeerArgs,
+    /// Bits a second, such as 20M, or 50M/10M for those to the peer and those from it; or none
+    #[arg(value_name = "RATE", value_parser = adit_ctl::config::limit)]
+    pub(crate) limit: (Option<u64>, Option<u64>),
+}
+
+#[derive(Args)]
+pub(crate) struct QuotaArgs {
+    #[command(flatten)]
+    pub(crate) peer: PeerArgs,
+    /// Bytes, such as 100G or 500MiB, of both directions together; or none
+    #[arg(value_name = "BYTES", value_parser = quota)]
+    pub(crate) quota: Quota,
+}
+
+#[derive(Args)]
+pub(crate) struct ExpireArgs {
+    #[command(flatten)]
+    pub(crate) peer: PeerArgs,
+    /// A time from now, such as 7d or 12h; a day, such as 2027-01-31, at whose end it is; a time of UTC,
+    /// such as 2027-01-31T12:00:00Z; now; or never
+    #[arg(value_name = "WHEN", value_parser = when)]
+    pub(crate) when: When,
 }
 
 #[derive(Args)]

@@ -1,5 +1,8 @@
 //! Values of arguments.
 
+use std::time::Duration;
+
+use adit_ctl::config;
 use adit_ctl::status::Field;
 use adit_proto::config::{Cidr, PublicKey};
 
@@ -42,4 +45,39 @@ pub(crate) fn block(text: &str) -> std::result::Result<Cidr, String> {
         .zip(len)
         .and_then(|(ip, len)| Cidr::new(ip, len));
     block.ok_or_else(|| "expected an address and a prefix length, such as 10.0.0.0/8".into())
+}
+
+/// When access ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum When {
+    Never,
+    /// Since the Unix epoch.
+    At(Duration),
+    /// From now.
+    In(Duration),
+}
+
+/// `7d`, `12h 30m`, `now`, or as in a file.
+pub(super) fn when(text: &str) -> std::result::Result<When, String> {
+    if text.eq_ignore_ascii_case("now") {
+        return Ok(When::In(Duration::ZERO));
+    }
+    match (config::expires(text), humantime::parse_duration(text)) {
+        (Ok(at), _) => Ok(at.map_or(When::Never, When::At)),
+        // Less than a thousand years.
+        (_, Ok(time)) if time < Duration::from_secs(1_000 * 366 * 86_400) => Ok(When::In(time)),
+        (Err(_), _) => Err(
+            "expected a time such as 7d or 12h, a day such as 2027-01-31, a time of UTC such as 2027-01-31T12:00:00Z, \
+             now or never"
+                .to_owned(),
+        ),
+    }
+}
+
+/// Bytes; `None` for no quota.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Quota(pub(crate) Option<u64>);
+
+pub(super) fn quota(text: &str) -> std::result::Result<Quota, String> {
+    config::quota(text).map(Quota)
 }

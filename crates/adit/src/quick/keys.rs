@@ -13,6 +13,7 @@ use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use adit_ctl::config::{Config, Errors, Interface, Peer, Remark};
+use adit_proto::Allowance;
 use adit_proto::config::{DeviceStatus, PublicKey};
 
 #[cfg(test)]
@@ -128,6 +129,7 @@ fn merge(config: &mut Config, keys: Config) -> (Kept, Vec<String>) {
             public_key: peer.public_key,
             name: peer.name.clone(),
             preshared_key: Some(preshared_key.clone()),
+            allowance: Allowance::default(),
             endpoint: None,
             allowed_ips: Vec::new(),
             incremental: false,

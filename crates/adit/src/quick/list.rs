@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use adit_ctl::config::{self, Config};
-use adit_ctl::status::Interface;
+use adit_ctl::status::{Allowance, Interface};
 use adit_ctl::text::{printable_json, printable_lines};
 use serde::Serialize;
 
@@ -79,6 +79,10 @@ pub(crate) const FIELDS: &[(&str, &str)] = &[
         "Bytes sent to it. Absent as the former.",
     ),
     (
+        "peers[].allowance",
+        "What it may do, as in adit-show(8). Absent for a peer that may do everything.",
+    ),
+    (
         "peers[].note",
         "Where file and interface differ, and what to type. Absent where they do not.",
     ),
@@ -115,6 +119,8 @@ pub(super) struct Shown {
     #[serde(skip_serializing_if = "Option::is_none")]
     transfer_tx: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    allowance: Option<Allowance>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     note: Option<String>,
 }
 
@@ -132,6 +138,7 @@ impl Shown {
             latest_handshake: entry.handshake(),
             transfer_rx: traffic.map(|(rx, _)| rx),
             transfer_tx: traffic.map(|(_, tx)| tx),
+            allowance: entry.allowance.clone(),
             note: entry.note(roster),
         }
     }
@@ -224,10 +231,26 @@ impl Roster {
         let addresses = |entry: &Entry| entry.addresses().join(", ");
         let name = widest(&|it| it.name.clone().unwrap_or_default(), 4, 24);
         let address = widest(&addresses, 9, 40);
-        let mut line = |cells: [&str; 8]| {
-            let [called, key, of, state, handshake, rx, tx, note] = cells;
+        let has_terms = chosen.iter().any(|it| it.allowance.is_some());
+        let mut line = |cells: [&str; 10]| {
+            let [
+                called,
+                key,
+                of,
+                state,
+                handshake,
+                rx,
+                tx,
+                limit,
+                expires,
+                note,
+            ] = cells;
+            let terms = match has_terms {
+                true => format!("{limit:<10}  {expires:<10}  "),
+                false => String::new(),
+            };
             let text = format!(
-                "{}  {}  {}  {state:<9}  {handshake:>9}  {rx:>7}  {tx:>7}  {note}",
+                "{}  {}  {}  {state:<9}  {handshake:>9}  {rx:>7}  {tx:>7}  {terms}{note}",
                 view::cell(called, name, false),
                 view::cell(key, 9, false),
                 view::cell(of, address, false),
@@ -242,6 +265,8 @@ impl Roster {
             "HANDSHAKE",
             "RX",
             "TX",
+            "LIMIT",
+            "EXPIRES",
             "",
         ]);
         for entry in chosen {
@@ -257,6 +282,8 @@ impl Roster {
                 &view::age(entry.handshake(), now),
                 &amount(|(rx, _)| rx),
                 &amount(|(_, tx)| tx),
+                &entry.limit().unwrap_or_else(|| "-".into()),
+                &entry.expires().map_or("-".into(), |it| it[..10].to_owned()),
                 &entry.note(self).unwrap_or_default(),
             ]);
         }
@@ -330,6 +357,21 @@ impl Roster {
         if let Some((rx, tx)) = entry.traffic() {
             let text = format!("{} received, {} sent", view::bytes(rx), view::bytes(tx));
             line("transfer", &text);
+        }
+        if let Some(limit) = entry.limit() {
+            line("limit", &format!("{limit} bit/s, to the peer/from it"));
+        }
+        let quota = entry.allowance.as_ref();
+        if let Some((of, quota)) = quota.and_then(|of| Some((of, of.quota_bytes?))) {
+            let text = format!(
+                "{} of {} used",
+                view::bytes(of.used_bytes),
+                view::bytes(quota)
+            );
+            line("quota", &text);
+        }
+        if let Some(expires) = entry.expires() {
+            line("expires", &expires);
         }
         if let Some(note) = entry.note(self) {
             line("note", &note);

@@ -17,6 +17,7 @@ mod programs;
 mod roster;
 mod routing;
 mod sync;
+mod terms;
 mod up;
 mod verbs;
 mod watchdog;
@@ -49,6 +50,7 @@ pub(crate) use init::init;
 pub(crate) use list::{FIELDS, peers, show_peer};
 pub(crate) use peers::{add, new_peer};
 pub(crate) use routing::{covers, leaves_in_clear, parts};
+pub(crate) use terms::{expire, limit, quota};
 pub(crate) use up::up;
 pub(crate) use verbs::{disable, enable, remove, rename};
 

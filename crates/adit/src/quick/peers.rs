@@ -366,6 +366,7 @@ impl Quick {
             }
         }
         self.name_peers(true);
+        self.allow_peers()?;
         self.change_routes(planned)
     }
 

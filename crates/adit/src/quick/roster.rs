@@ -4,11 +4,13 @@
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::path::Path;
+use std::time::{Duration, SystemTime};
 
-use adit_ctl::config::{self, Config};
+use adit_ctl::config::{self, Config, Term};
 use adit_ctl::keys;
-use adit_ctl::status::{Interface, Peer};
-use adit_proto::config::{AllowedIpChange, Cidr, PublicKey, Secret};
+use adit_ctl::status::{Allowance, Interface, Peer};
+use adit_proto::Access;
+use adit_proto::config::{AllowedIpChange, Cidr, PeerAllowance, PublicKey, Secret};
 use serde::Serialize;
 
 use crate::cli;
@@ -46,6 +48,8 @@ pub(super) struct Entry {
     pub(super) is_enabled: bool,
     /// Whether the file has it as a comment.
     pub(super) is_disabled: bool,
+    /// What it may do, as the interface heeds it or else as the file says it.
+    pub(super) allowance: Option<Allowance>,
     /// The allowed IPs of the interface or, if it has no such peer, of the file.
     pub(super) blocks: Vec<Cidr>,
     /// As the interface has it.
@@ -66,6 +70,10 @@ pub(super) enum State {
     Never,
     /// The file has it as a comment.
     Disabled,
+    /// Its time is over.
+    Expired,
+    /// Its quota is used up.
+    OverQuota,
 }
 
 impl State {
@@ -75,6 +83,8 @@ impl State {
             Self::Idle => "idle",
             Self::Never => "never",
             Self::Disabled => "disabled",
+            Self::Expired => "expired",
+            Self::OverQuota => "over quota",
         }
     }
 }
@@ -105,6 +115,7 @@ impl Roster {
             if peer.name.is_some() {
                 entry.name.clone_from(&peer.name);
             }
+            entry.allowance = of_file(&peer.allowance);
             if !peer.incremental {
                 entry.blocks.clear();
             }
@@ -126,6 +137,7 @@ impl Roster {
             }
             let blocks = peer.allowed_ips.iter();
             entry.blocks = blocks.filter_map(|it| cli::block(it).ok()).collect();
+            entry.allowance.clone_from(&peer.allowance);
             entry.running = Some(peer.clone());
         }
         let secrets = config.map(secrets).unwrap_or_default();
@@ -244,6 +256,7 @@ impl Entry {
             name: None,
             is_enabled: false,
             is_disabled: false,
+            allowance: None,
             blocks: Vec::new(),
             running: None,
             can_show: false,
@@ -313,11 +326,34 @@ impl Entry {
         Some((peer.transfer_rx, peer.transfer_tx))
     }
 
+    /// Its rates, as the file has them.
+    pub(super) fn limit(&self) -> Option<String> {
+        let of = self.allowance.as_ref()?;
+        let bytes = |bits: Option<u64>| bits.map(|bits| bits / 8);
+        let rates = adit_proto::Allowance {
+            to_peer: bytes(of.to_peer_bits),
+            from_peer: bytes(of.from_peer_bits),
+            ..adit_proto::Allowance::default()
+        };
+        Term::Limit.value(&rates)
+    }
+
+    /// When its access ends.
+    pub(super) fn expires(&self) -> Option<String> {
+        let at = self.allowance.as_ref()?.expires?;
+        Some(config::date_text(Duration::from_secs(at)))
+    }
+
     /// `None` if neither the interface has it nor is it disabled.
     pub(super) fn state(&self, now: u64) -> Option<State> {
         let Some(peer) = &self.running else {
             return (self.is_disabled && !self.is_enabled).then_some(State::Disabled);
         };
+        match self.allowance.as_ref().map(|it| it.access.as_str()) {
+            Some("expired") => return Some(State::Expired),
+            Some("over_quota") => return Some(State::OverQuota),
+            _ => {}
+        }
         let is_lost = matches!(peer.state.as_deref(), Some("silent" | "gone"));
         Some(match peer.latest_handshake {
             None => State::Never,
@@ -341,6 +377,24 @@ impl Entry {
             _ => None,
         }
     }
+}
+
+/// What a file lets a peer do.
+fn of_file(of: &adit_proto::Allowance) -> Option<Allowance> {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let is_over = of.expires.is_some_and(|at| at <= now.unwrap_or_default());
+    let access = if is_over {
+        Access::Expired
+    } else {
+        Access::Open
+    };
+    (*of != adit_proto::Allowance::default()).then(|| {
+        Allowance::of(&PeerAllowance {
+            allowance: *of,
+            used: 0,
+            access,
+        })
+    })
 }
 
 /// The private and preshared keys of a file.

@@ -61,6 +61,7 @@ impl Quick {
         };
         self.set(&change)?;
         self.name_peers(true);
+        self.allow_peers()?;
         self.name_endpoints();
         match before {
             Some(before) => {

@@ -120,6 +120,7 @@ impl Quick {
             ..self.config.to_change(&endpoints)
         })?;
         self.name_peers(false);
+        self.allow_peers()?;
         self.name_endpoints();
         // A hook may have set more than the file.
         let status = self.status()?;

@@ -21,11 +21,11 @@ use crate::failure::{Failure, Result, bail};
 use crate::show::now;
 
 /// A file that is to be changed, and what runs.
-struct Opened {
+pub(super) struct Opened {
     _lock: Option<Lock>,
-    quick: Quick,
-    text: Zeroizing<String>,
-    roster: Roster,
+    pub(super) quick: Quick,
+    pub(super) text: Zeroizing<String>,
+    pub(super) roster: Roster,
 }
 
 /// What a command did, as JSON.
@@ -201,7 +201,7 @@ fn change(peer: &Peer) -> PeerChange {
 }
 
 impl Opened {
-    fn of(conf: &ConfArgs) -> Result<Self> {
+    pub(super) fn of(conf: &ConfArgs) -> Result<Self> {
         require_rights()?;
         let lock = Quick::lock(conf)?;
         let (quick, mistakes) = Quick::parse(&FileArgs {
@@ -228,7 +228,7 @@ impl Opened {
     }
 
     /// A peer of the file: its key, and what it is called.
-    fn in_file(&self, words: &str, what: &str) -> Result<(PublicKey, String)> {
+    pub(super) fn in_file(&self, words: &str, what: &str) -> Result<(PublicKey, String)> {
         let entry = self.roster.find(words)?;
         let (name, label) = (&self.roster.name, entry.label());
         if !entry.is_in_file() {
@@ -245,16 +245,22 @@ impl Opened {
         found.ok_or_else(|| Failure::State(format!("{} has lost the peer", self.roster.name)))
     }
 
-    fn word(&self, key: PublicKey) -> String {
+    pub(super) fn word(&self, key: PublicKey) -> String {
         self.entry(key).map(Entry::word).unwrap_or_default()
     }
 
-    fn change(&mut self, new: &str, changes: &[PeerChange]) -> Result<()> {
+    pub(super) fn change(&mut self, new: &str, changes: &[PeerChange]) -> Result<()> {
         self.quick.change(&self.text, new, changes)
     }
 
     /// Says what was done to a peer that is still there.
-    fn say(mut self, output: OutputArgs, done: &str, key: PublicKey, line: &str) -> Result<()> {
+    pub(super) fn say(
+        mut self,
+        output: OutputArgs,
+        done: &str,
+        key: PublicKey,
+        line: &str,
+    ) -> Result<()> {
         let name = self.quick.name.clone();
         if output.json {
             let text = read(&self.quick.path)?;

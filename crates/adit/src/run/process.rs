@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 use adit_ctl::uapi::{Request, Response, UapiError};
 use adit_ctl::{BindError, ServerEvent, Service, Serving, status, uapi};
 use adit_engine::{
-    Engine, Interface, Kernel, Policy, Settings, StopReason, ThreadSettings, VerboseLog, Watches,
+    Engine, GivenAllowance, Interface, Kernel, Policy, Settings, StopReason, ThreadSettings,
+    VerboseLog, Watches,
 };
 use adit_io::Offloads;
 use adit_io::helper::{self, Folders};
@@ -543,6 +544,16 @@ impl Bound {
             }
             Request::Names(given) => {
                 given_names.set(given);
+                Response::Done
+            }
+            Request::Allow { given, replace } => {
+                let given = given.into_iter();
+                let given = given.map(|(peer, allowance, anew)| GivenAllowance {
+                    peer,
+                    allowance,
+                    anew,
+                });
+                handle.allow(given.collect(), replace);
                 Response::Done
             }
             Request::Endpoints { named, replace } => {

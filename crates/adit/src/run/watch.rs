@@ -10,7 +10,7 @@ use adit_ctl::status::{EventKind, Events};
 use adit_ctl::uapi::Configured;
 use adit_engine::{EngineReport, Event, Incident, Interface, Listener};
 use adit_proto::config::PublicKey;
-use adit_proto::{Liveness, Refusal};
+use adit_proto::{Access, Liveness, Refusal};
 use adit_sandbox::{Role, confine};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -78,6 +78,19 @@ fn publish(events: &Events, names: &Names, event: &Event) {
                 ..About::default()
             };
             say(kind, format!("peer {peer}: {words}{at}"), Some(peer), about);
+        }
+        Event::Access { peer, access } => {
+            let words = match access {
+                Access::Open => "has access again",
+                Access::Expired => "has no access any more: its time is over",
+                Access::OverQuota => "has no access any more: its quota is used up",
+            };
+            let about = About {
+                reason: Some(access.name()),
+                ..About::default()
+            };
+            let text = format!("peer {peer}: {words}");
+            say(EventKind::Access, text, Some(peer), about);
         }
         Event::Session { peer, endpoint } => {
             let about = About {

@@ -12,6 +12,7 @@
 
 mod harness;
 
+mod allowances;
 mod carries;
 mod cores;
 mod daemon;

@@ -6,6 +6,7 @@
 //! last one counts, and a warning says so. Where those tools fail or guess, this parser says
 //! `file:line: what is wrong, what was expected`.
 
+mod allowances;
 #[cfg(test)]
 mod corpus;
 mod dialects;
@@ -31,6 +32,7 @@ use std::path::{Path, PathBuf};
 use zeroize::Zeroizing;
 
 pub use crate::names::{Endpoint, check_name};
+pub use allowances::{Term, date_text, expires, limit, quota, rate_text, with_term};
 pub use model::{Address, Config, Errors, Forward, Interface, Peer, Remark, Table};
 pub use names::clean as clean_name;
 pub use peers::{disable, enable, rename, without_peer};

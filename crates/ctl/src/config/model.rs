@@ -5,6 +5,7 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
+use adit_proto::Allowance;
 use adit_proto::config::{AllowedIpChange, DeviceChange, PeerChange, PublicKey, Secret};
 
 use crate::keys;
@@ -199,6 +200,8 @@ pub struct Peer {
     pub incremental: bool,
     /// Seconds; 0 for `off`.
     pub persistent_keepalive: Option<u16>,
+    /// What it may do, from comments: `# Limit = …`, `# Quota = …` and `# Expires = …`.
+    pub allowance: Allowance,
 }
 
 /// Something about one line.

@@ -2,8 +2,10 @@
 
 use std::collections::HashMap;
 
+use adit_proto::Allowance;
 use adit_proto::config::{AllowedIpChange, PublicKey, Secret};
 
+use super::allowances;
 use super::dialects::{self, Dialect};
 use super::layout::{Block, Layout};
 use super::names::{self, Said};
@@ -72,9 +74,13 @@ pub(super) fn parse(text: &str, file: &str) -> (Config, Errors) {
         reader.warnings.push((0, missing.to_owned()));
     }
     let layout = Layout::of(text);
-    let sections = layout.sections.iter().filter(|block| block.is_peer());
-    for (peer, block) in reader.config.peers.iter_mut().zip(sections) {
+    let sections = (0..).zip(&layout.sections);
+    let sections = sections.filter(|(_, block)| block.is_peer());
+    for (peer, (at, block)) in reader.config.peers.iter_mut().zip(sections) {
         peer.name.clone_from(&block.name);
+        let (allowance, mut wrong) = allowances::of_section(&layout, at);
+        peer.allowance = allowance;
+        reader.warnings.append(&mut wrong);
     }
     reader.config.disabled = disabled(&layout);
     reader.check_own_key();
@@ -105,6 +111,7 @@ fn disabled(layout: &Layout<'_>) -> Vec<Peer> {
         let peer = reader.config.peers.pop().filter(|_| reader.has_key)?;
         Some(Peer {
             name: block.name.clone(),
+            allowance: allowances::of_section(layout, at).0,
             ..peer
         })
     };
@@ -203,6 +210,7 @@ impl Reader {
                     allowed_ips: Vec::new(),
                     incremental: false,
                     persistent_keepalive: None,
+                    allowance: Allowance::default(),
                 });
                 Ok(())
             }

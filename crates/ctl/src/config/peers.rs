@@ -127,7 +127,7 @@ impl Edits<'_> {
     }
 
     /// Those of one peer, if there are any.
-    fn sections_of(
+    pub(super) fn sections_of(
         &self,
         peer: PublicKey,
         wanted: impl Fn(bool) -> bool,
@@ -139,7 +139,7 @@ impl Edits<'_> {
         (!found.is_empty()).then_some(found)
     }
 
-    fn lines_of(&self, sections: &HashSet<usize>) -> Vec<usize> {
+    pub(super) fn lines_of(&self, sections: &HashSet<usize>) -> Vec<usize> {
         let is_theirs = |line: &usize| {
             let owner = self.layout.owner(*line);
             owner.is_some_and(|owner| sections.contains(&owner))

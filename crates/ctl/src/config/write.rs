@@ -93,6 +93,10 @@ impl<'a> Edits<'a> {
         }
     }
 
+    pub(super) fn remove_line(&mut self, line: usize) {
+        self.gone[line] = true;
+    }
+
     /// The text, `room` bytes longer at most. `parts` puts a blank line between the comments of one
     /// section and the next, so that it stays clear whose they are.
     pub(super) fn text(&self, room: usize, parts: bool) -> Zeroizing<String> {

@@ -119,7 +119,8 @@ fn serve(service: &Service, dir: &Dir) -> (Serving, mpsc::Receiver<String>) {
         Request::Alive
         | Request::Threads { .. }
         | Request::Names(_)
-        | Request::Endpoints { .. } => Response::Done,
+        | Request::Endpoints { .. }
+        | Request::Allow { .. } => Response::Done,
         Request::Add(name) if name == "wg1" => Response::Done,
         Request::Add(name) => {
             Response::Explained(UapiError::new(22, format!("no room for\n{name}")))
@@ -561,7 +562,8 @@ fn clients_that_stall_vanish_or_never_read_stop_nobody() {
         | Request::Alive
         | Request::Threads { .. }
         | Request::Names(_)
-        | Request::Endpoints { .. } => {
+        | Request::Endpoints { .. }
+        | Request::Allow { .. } => {
             let _ = task.send(std::fs::read_link("/proc/thread-self").unwrap());
             Response::Done
         }

@@ -104,6 +104,9 @@ kinds! {
     PeerGone => "peer_gone",
     /// An authentic packet of the peer came from another address or port than before.
     PeerRoamed => "peer_roamed",
+    /// The access of the peer has ended, `reason` being `expired` or `over_quota`, or it has access again,
+    /// `open`.
+    Access => "access",
     /// A handshake message was refused, or a handshake was given up.
     HandshakeFailed => "handshake_failed",
     /// An initiation is of a key, `peer`, that no peer of this interface has.

@@ -30,7 +30,7 @@ pub use wg::{Field, print_field};
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 
-use adit_proto::config::{DeviceStatus, PeerStatus};
+use adit_proto::config::{DeviceStatus, PeerAllowance, PeerStatus};
 use adit_proto::{Counter, PacketAccounting, packet_accounting};
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroize;
@@ -306,6 +306,9 @@ documented! {
         /// move the peer to a receive queue that has less to do.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub lane: Option<u8>,
+        /// What it may do. Absent for a peer that may do everything.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub allowance: Option<Allowance>,
         /// Bytes of UDP payload received and found authentic, handshakes included.
         pub transfer_rx: u64,
         /// Bytes of UDP payload sent, handshakes included.
@@ -316,6 +319,28 @@ documented! {
         pub drops: BTreeMap<String, u64>,
         /// Seconds between two persistent keepalives; 0 is off.
         pub persistent_keepalive: u16,
+    }
+
+    /// What a peer may do, and what it has of that.
+    #[derive(Default)]
+    pub struct Allowance {
+        /// Bits a second that are sent to it at most, behind the IP headers of packets. Absent without
+        /// a limit.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub to_peer_bits: Option<u64>,
+        /// Bits a second that are taken from it at most.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub from_peer_bits: Option<u64>,
+        /// Bytes of `transfer_rx` and `transfer_tx` together that it may have. Absent without a quota.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub quota_bytes: Option<u64>,
+        /// How many of them it has had.
+        pub used_bytes: u64,
+        /// Until when it has access: seconds since the Unix epoch. Absent without an end.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub expires: Option<u64>,
+        /// Whether it has access: `open`, `expired` or `over_quota`.
+        pub access: String,
     }
 
     /// A handshake that failed.
@@ -392,6 +417,7 @@ pub fn fields() -> impl Iterator<Item = (String, &'static str)> {
         ("interfaces[].engine.sent_trains.", Trains::FIELDS),
         ("interfaces[].engine.received_trains.", Trains::FIELDS),
         ("interfaces[].peers[].", Peer::FIELDS),
+        ("interfaces[].peers[].allowance.", Allowance::FIELDS),
         ("interfaces[].peers[].last_failure.", Failure::FIELDS),
         ("errors[].", NoAnswer::FIELDS),
     ]
@@ -420,6 +446,21 @@ impl Interface {
     }
 }
 
+impl Allowance {
+    /// From what the device tells.
+    pub fn of(of: &PeerAllowance) -> Self {
+        let bits = |bytes: Option<u64>| bytes.map(|bytes| bytes.saturating_mul(8));
+        Self {
+            to_peer_bits: bits(of.allowance.to_peer),
+            from_peer_bits: bits(of.allowance.from_peer),
+            quota_bytes: of.allowance.quota,
+            used_bytes: of.used,
+            expires: of.allowance.expires.map(|at| at.as_secs()),
+            access: of.access.name().to_owned(),
+        }
+    }
+}
+
 impl Peer {
     /// What the UAPI tells, and more where the peer is Adit's. `reveal` also puts the preshared key
     /// in.
@@ -435,6 +476,7 @@ impl Peer {
             latest_handshake: peer.last_handshake.map(|at| at.as_secs()),
             path_mtu: peer.path_mtu,
             lane: peer.rx_queue,
+            allowance: peer.allowance.as_ref().map(Allowance::of),
             transfer_rx: peer.rx_bytes,
             transfer_tx: peer.tx_bytes,
             drops: (peer.drops.iter())

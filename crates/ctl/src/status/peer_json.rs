@@ -10,6 +10,7 @@ use adit_proto::config::{PeerHandshakes, PeerStatus};
 use base64ct::{Base64, Encoding};
 use serde::ser::{Serialize, SerializeStruct, Serializer};
 
+use super::Allowance;
 use crate::keys::BASE64_LEN;
 
 /// A peer, as the status socket writes it. Its preshared key is not among it.
@@ -44,7 +45,7 @@ impl<B: Borrow<PeerStatus>> Serialize for NamedPeer<B> {
         let mut drops = status.drops.clone();
         drops.sort_unstable_by_key(|(reason, _)| reason.name());
 
-        let mut peer = serializer.serialize_struct("Peer", 17)?;
+        let mut peer = serializer.serialize_struct("Peer", 18)?;
         peer.serialize_field("public_key", key)?;
         if let Some(name) = name {
             peer.serialize_field("name", name)?;
@@ -78,6 +79,9 @@ impl<B: Borrow<PeerStatus>> Serialize for NamedPeer<B> {
         if let Some(rx_queue) = status.rx_queue {
             peer.serialize_field("lane", &rx_queue)?;
         }
+        if let Some(allowance) = &status.allowance {
+            peer.serialize_field("allowance", &Allowance::of(allowance))?;
+        }
         peer.serialize_field("transfer_rx", &status.rx_bytes)?;
         peer.serialize_field("transfer_tx", &status.tx_bytes)?;
         peer.serialize_field("drops", &Drops(&drops))?;
@@ -102,6 +106,7 @@ impl<B: Borrow<PeerStatus>> Hash for NamedPeer<B> {
             rx_queue,
             persistent_keepalive,
             allowed_ips,
+            allowance,
             handshakes,
         } = status;
         let is_preshared = preshared_key.as_ref().is_some_and(|key| !key.is_zero());
@@ -109,6 +114,24 @@ impl<B: Borrow<PeerStatus>> Hash for NamedPeer<B> {
         (public_key, name, is_preshared, endpoint).hash(state);
         (rx_bytes, tx_bytes, seconds(*last_handshake)).hash(state);
         (drops, path_mtu, rx_queue, persistent_keepalive, allowed_ips).hash(state);
+        let allowance = allowance.as_ref().map(|it| {
+            let adit_proto::Allowance {
+                to_peer,
+                from_peer,
+                quota,
+                expires,
+            } = it.allowance;
+            let expires = seconds(expires);
+            (
+                to_peer,
+                from_peer,
+                quota,
+                expires,
+                it.used,
+                it.access.name(),
+            )
+        });
+        allowance.hash(state);
         let handshakes = handshakes.map(|handshakes| {
             let PeerHandshakes {
                 state,

@@ -7,7 +7,7 @@ use std::fmt;
 use serde::de::Visitor;
 use serde::{Deserialize, Deserializer};
 
-use super::Peer;
+use super::{Allowance, Peer};
 use crate::text::printable;
 
 /// The fields of a [`Peer`] that such programs show.
@@ -36,6 +36,8 @@ pub struct PeerRef<'a> {
     pub handshake_microseconds: Option<u64>,
     /// Bytes.
     pub path_mtu: Option<u16>,
+    /// What it may do.
+    pub allowance: Option<Allowance>,
     /// Bytes received.
     pub transfer_rx: u64,
     /// Bytes sent.
@@ -116,6 +118,7 @@ impl<'a> From<&'a Peer> for PeerRef<'a> {
             }),
             handshake_microseconds: peer.handshake_microseconds,
             path_mtu: peer.path_mtu,
+            allowance: peer.allowance.clone(),
             transfer_rx: peer.transfer_rx,
             transfer_tx: peer.transfer_tx,
             drops: drops

@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
+use std::time::Duration;
 
 use super::wg;
-use super::{Engine, Interface, Peer, Waiting};
+use super::{Allowance, Engine, Interface, Peer, Waiting};
+use crate::config;
 
 /// Whether to colour the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -306,6 +308,9 @@ impl Page {
         if let Some(lane) = peer.lane {
             self.line("receive queue", &lane.to_string())?;
         }
+        if let Some(allowance) = &peer.allowance {
+            self.allowance(allowance, now)?;
+        }
         if (peer.transfer_rx, peer.transfer_tx) != (0, 0) {
             let received = self.bytes(peer.transfer_rx);
             let sent = self.bytes(peer.transfer_tx);
@@ -336,6 +341,34 @@ impl Page {
             let reason = failure.reason.replace('_', " ");
             let ago = ago(self, failure.at);
             self.line("latest failure", &format!("{reason}, {ago}"))?;
+        }
+        Ok(())
+    }
+
+    /// What it may do, a line for each term.
+    fn allowance(&mut self, of: &Allowance, now: u64) -> fmt::Result {
+        let rate = |bits: Option<u64>| match bits {
+            Some(bits) => format!("{}bit/s", config::rate_text(Some(bits / 8))),
+            None => "no limit".to_owned(),
+        };
+        if of.to_peer_bits.is_some() || of.from_peer_bits.is_some() {
+            let (to, from) = (rate(of.to_peer_bits), rate(of.from_peer_bits));
+            self.line("limit", &format!("{to} to the peer, {from} from it"))?;
+        }
+        if let Some(quota) = of.quota_bytes {
+            let (used, quota) = (self.bytes(of.used_bytes), self.bytes(quota));
+            let used = format!("{used} of {quota} used");
+            let over = of.access == "over_quota";
+            let used = if over { self.paint(RED, &used) } else { used };
+            self.line("quota", &used)?;
+        }
+        if let Some(at) = of.expires {
+            let date = config::date_text(Duration::from_secs(at));
+            let text = match at.checked_sub(now) {
+                Some(left) if left > 0 => format!("{date}, in {}", self.duration(left)),
+                _ => self.paint(RED, &format!("{date}, which is over")),
+            };
+            self.line("expires", &text)?;
         }
         Ok(())
     }

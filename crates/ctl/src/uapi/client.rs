@@ -6,10 +6,11 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use adit_proto::Allowance;
 use adit_proto::config::{Cidr, DeviceChange, DeviceStatus, PeerStatus, PublicKey, Secret};
 use zeroize::Zeroizing;
 
-use super::{DIR, MAX_LINE, MAX_NAMES, format_set};
+use super::{DIR, MAX_ALLOWANCES, MAX_LINE, MAX_NAMES, format_set};
 use crate::keys;
 use crate::names::Endpoint;
 use crate::socket::{self, MAX_ANSWER, TO_ANSWER};
@@ -222,6 +223,52 @@ impl Client {
         for (key, name) in names {
             let key = keys::to_hex(&key.0);
             request += &format!("public_key={}\nname={name}\n", *key);
+        }
+        request.push('\n');
+        self.stream.write_all(request.as_bytes())?;
+        self.answer(|_, _| Some(()))
+    }
+
+    /// Says what peers may do; with `replace`, all others may do everything. Only Adit heeds it.
+    ///
+    /// # Errors
+    /// As of [`Client::add`].
+    pub fn allow_peers(
+        &mut self,
+        given: &[(PublicKey, Allowance, bool)],
+        replace: bool,
+    ) -> Result<(), ClientError> {
+        // The first request replaces, and the others add to it.
+        let mut chunks = given.chunks(MAX_ALLOWANCES);
+        self.allow_some(chunks.next().unwrap_or_default(), replace)?;
+        chunks.try_for_each(|chunk| self.allow_some(chunk, false))
+    }
+
+    fn allow_some(
+        &mut self,
+        given: &[(PublicKey, Allowance, bool)],
+        replace: bool,
+    ) -> Result<(), ClientError> {
+        let mut request = String::from("allow=1\n");
+        if !replace {
+            request += "replace=false\n";
+        }
+        for (key, allowance, anew) in given {
+            request += &format!("public_key={}\n", *keys::to_hex(&key.0));
+            let expires = allowance.expires.map(|at| at.as_secs());
+            for (name, value) in [
+                ("to_peer", allowance.to_peer),
+                ("from_peer", allowance.from_peer),
+                ("quota", allowance.quota),
+                ("expires", expires),
+            ] {
+                if let Some(value) = value {
+                    request += &format!("{name}={value}\n");
+                }
+            }
+            if *anew {
+                request += "anew=true\n";
+            }
         }
         request.push('\n');
         self.stream.write_all(request.as_bytes())?;

@@ -23,9 +23,10 @@ mod tests;
 
 pub use client::{Client, ClientError, PATIENCE, interfaces};
 pub use format::{format_set, format_status};
-pub use parse::{Heard, MAX_LINE, MAX_NAMES, MAX_PEERS, MAX_REQUEST, Parser};
+pub use parse::{Heard, MAX_ALLOWANCES, MAX_LINE, MAX_NAMES, MAX_PEERS, MAX_REQUEST, Parser};
 pub use server::Server;
 
+use adit_proto::Allowance;
 use adit_proto::config::{DeviceChange, DeviceStatus, PublicKey};
 use rustix::io::Errno;
 
@@ -56,6 +57,13 @@ pub enum Request {
     Alive,
     /// These are the names of peers, in place of all earlier ones.
     Names(Vec<(PublicKey, String)>),
+    /// What peers may do.
+    Allow {
+        /// Peers, what each may do, and whether its quota counts anew.
+        given: Vec<(PublicKey, Allowance, bool)>,
+        /// All others may do everything.
+        replace: bool,
+    },
     /// The endpoints of these peers are names, to be looked up.
     Endpoints {
         /// Peers, and what their names and ports are.

@@ -1,11 +1,14 @@
 //! From the bytes of a client to requests, with bounded memory and whatever the bytes are.
 //!
 //! 1. bytes → lines, none longer than [`MAX_LINE`];
-//! 2. the first line says `get`, `set`, `add`, `threads`, `alive`, `names` or `endpoints`;
+//! 2. the first line says `get`, `set`, `add`, `threads`, `alive`, `names`, `endpoints` or `allow`;
 //! 3. lines → a draft of the transaction, or the first thing wrong with it;
 //! 4. blank line → the request. After a mistake the rest is skipped up to there, so that a client
 //!    that writes all before it reads finds the errno and not a broken pipe.
 
+use std::time::Duration;
+
+use adit_proto::Allowance;
 use adit_proto::config::{AllowedIpChange, Cidr, DeviceChange, PeerChange, PublicKey, Secret};
 use rustix::io::Errno;
 
@@ -31,6 +34,9 @@ pub const MAX_PEERS: usize = 2 * adit_proto::limits::MAX_PEERS;
 
 /// Most peers of an interface whose endpoint is a name that is looked up again.
 pub const MAX_NAMES: usize = 4096;
+
+/// Most peers in one `allow`: it is heeded in one piece. More take several.
+pub const MAX_ALLOWANCES: usize = 1024;
 
 /// What a client's bytes were.
 #[derive(Debug, PartialEq, Eq)]
@@ -69,6 +75,7 @@ enum State {
     Alive,
     Names(Names),
     Endpoints(Endpoints),
+    Allow(Allowances),
     /// The request is wrong; its rest is skipped.
     Wrong(UapiError),
     /// The first line was no operation.
@@ -87,6 +94,13 @@ struct Names {
 struct Endpoints {
     named: Vec<(PublicKey, Endpoint)>,
     next: Option<PublicKey>,
+    keeps: bool,
+}
+
+/// What peers may do so far, the last of which the next lines are about.
+#[derive(Default)]
+struct Allowances {
+    given: Vec<(PublicKey, Allowance, bool)>,
     keeps: bool,
 }
 
@@ -179,6 +193,10 @@ impl Parser {
                     let replace = !keeps;
                     Some(Heard::Request(Request::Endpoints { named, replace }))
                 }
+                State::Allow(Allowances { given, keeps }) => {
+                    let replace = !keeps;
+                    Some(Heard::Request(Request::Allow { given, replace }))
+                }
                 State::Wrong(error) => Some(Heard::Refused(error)),
                 State::Lost(error) => Some(Heard::Hopeless(error)),
             };
@@ -199,9 +217,13 @@ impl Parser {
             (State::Idle, Ok(("endpoints", "1"))) => {
                 self.state = State::Endpoints(Endpoints::default());
             }
+            (State::Idle, Ok(("allow", "1"))) => self.state = State::Allow(Allowances::default()),
             (
                 State::Idle,
-                Ok(("get" | "set" | "add" | "threads" | "alive" | "names" | "endpoints", _)),
+                Ok((
+                    "get" | "set" | "add" | "threads" | "alive" | "names" | "endpoints" | "allow",
+                    _,
+                )),
             ) => {
                 self.state = State::Wrong(UapiError::protocol("only version 1 is spoken here"));
             }
@@ -239,6 +261,13 @@ impl Parser {
             (State::Endpoints(named), pair) => {
                 let memory = &mut self.memory;
                 let line = pair.and_then(|(key, value)| endpoints_line(named, key, value, memory));
+                if let Err(error) = line {
+                    self.state = State::Wrong(error);
+                }
+            }
+            (State::Allow(allowances), pair) => {
+                let memory = &mut self.memory;
+                let line = pair.and_then(|(key, value)| allow_line(allowances, key, value, memory));
                 if let Err(error) = line {
                     self.state = State::Wrong(error);
                 }
@@ -338,6 +367,47 @@ fn endpoints_line(
             let endpoint = value.parse().map_err(UapiError::invalid)?;
             *memory += value.len() + OVERHEAD;
             push(&mut endpoints.named, (peer, endpoint), memory)?;
+        }
+        _ => return Err(wrong()),
+    }
+    Ok(())
+}
+
+/// One line of `allow`: numbers are bytes, bytes a second, and seconds since the Unix epoch.
+fn allow_line(
+    allowances: &mut Allowances,
+    key: &str,
+    value: &str,
+    memory: &mut usize,
+) -> Result<(), UapiError> {
+    let wrong = || {
+        UapiError::invalid(
+            "allow=1 takes lines public_key=KEY, and below each to_peer, from_peer, quota or expires with a number, or \
+             anew=true",
+        )
+    };
+    let is_full = allowances.given.len() >= MAX_ALLOWANCES;
+    match (key, allowances.given.last_mut()) {
+        ("replace", None) if value == "false" => allowances.keeps = true,
+        ("public_key", _) if !is_full => {
+            let public = keys::from_hex(value.as_bytes()).ok_or_else(wrong)?;
+            let peer = PublicKey(*public.bytes());
+            push(
+                &mut allowances.given,
+                (peer, Allowance::default(), false),
+                memory,
+            )?;
+        }
+        ("anew", Some((.., anew))) if value == "true" => *anew = true,
+        (_, Some((_, allowance, _))) => {
+            let number = number::<u64>(value).ok_or_else(wrong)?;
+            match key {
+                "to_peer" => allowance.to_peer = Some(number),
+                "from_peer" => allowance.from_peer = Some(number),
+                "quota" => allowance.quota = Some(number),
+                "expires" => allowance.expires = Some(Duration::from_secs(number)),
+                _ => return Err(wrong()),
+            }
         }
         _ => return Err(wrong()),
     }

@@ -1,6 +1,7 @@
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::time::Duration;
 
+use adit_proto::Allowance;
 use adit_proto::config::{AllowedIpChange, Cidr, PeerChange, PeerStatus, PublicKey, Secret};
 use proptest::prelude::*;
 
@@ -534,6 +535,58 @@ fn names_of_endpoints_come_in_pairs() {
     for _ in 0..3 {
         assert!(matches!(next(), Some(Heard::Refused(_))));
     }
+}
+
+#[test]
+fn what_peers_may_do_comes_in_sections() {
+    let (one, two) = ("01".repeat(32), "02".repeat(32));
+    let request = format!(
+        "allow=1\npublic_key={one}\nto_peer=1000\nfrom_peer=2000\npublic_key={two}\nquota=5\nexpires=7\nanew=true\n\n\
+         allow=1\nreplace=false\n\n\
+         allow=1\nto_peer=1\n\n\
+         allow=1\npublic_key={one}\nto_peer=-1\n\n\
+         allow=1\npublic_key={one}\nspeed=1\n\n\
+         allow=1\npublic_key={one}\nreplace=false\n\n\
+         allow=2\n\n"
+    );
+    let mut input = request.as_bytes();
+    let mut parser = Parser::default();
+    let mut next = || parser.push(&mut input, MAX_REQUEST);
+    let rates = Allowance {
+        to_peer: Some(1000),
+        from_peer: Some(2000),
+        ..Allowance::default()
+    };
+    let ends = Allowance {
+        quota: Some(5),
+        expires: Some(Duration::from_secs(7)),
+        ..Allowance::default()
+    };
+    let given = vec![
+        (PublicKey([1; 32]), rates, false),
+        (PublicKey([2; 32]), ends, true),
+    ];
+    for (given, replace) in [(given, true), (Vec::new(), false)] {
+        let expected = Request::Allow { given, replace };
+        assert_eq!(next(), Some(Heard::Request(expected)));
+    }
+    for _ in 0..5 {
+        assert!(matches!(next(), Some(Heard::Refused(_))));
+    }
+    // As many as one request has, and no more.
+    let many = |count: usize| {
+        let lines = (0..count).map(|n| format!("public_key={n:064x}\n"));
+        format!("allow=1\n{}\n", lines.collect::<String>())
+    };
+    let heard = |text: &str| Parser::default().push(&mut text.as_bytes(), MAX_REQUEST);
+    assert!(matches!(
+        heard(&many(MAX_ALLOWANCES)),
+        Some(Heard::Request(_))
+    ));
+    assert!(matches!(
+        heard(&many(MAX_ALLOWANCES + 1)),
+        Some(Heard::Refused(_))
+    ));
 }
 
 #[test]

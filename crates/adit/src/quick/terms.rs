@@ -1,0 +1,159 @@
+//! `adit peer limit`, `quota` and `expire`: what one peer may do, in the file and in the running interface
+//! at once.
+
+use std::time::{Duration, SystemTime};
+
+use adit_ctl::config::{self, Term};
+use adit_ctl::uapi::Client;
+use adit_proto::Allowance;
+use adit_proto::config::PublicKey;
+
+use super::Quick;
+use super::verbs::Opened;
+use crate::cli::{ExpireArgs, LimitArgs, PeerArgs, QuotaArgs, When};
+use crate::failure::{Result, bail};
+
+pub(crate) fn limit(args: &LimitArgs) -> Result<()> {
+    let (to_peer, from_peer) = args.limit;
+    let allowance = Allowance {
+        to_peer,
+        from_peer,
+        ..Allowance::default()
+    };
+    let rates = match Term::Limit.value(&allowance) {
+        None => "has no limit any more".to_owned(),
+        Some(_) if to_peer == from_peer => {
+            format!(
+                "is limited to {}bit/s in each direction",
+                config::rate_text(to_peer)
+            )
+        }
+        Some(_) => {
+            let rate = |rate: Option<u64>| match rate {
+                Some(_) => format!("{}bit/s", config::rate_text(rate)),
+                None => "no limit".to_owned(),
+            };
+            format!(
+                "is limited to {} to it and {} from it",
+                rate(to_peer),
+                rate(from_peer)
+            )
+        }
+    };
+    let open = Opened::of(&args.peer.conf)?;
+    set(
+        open,
+        &args.peer,
+        (Term::Limit, &allowance, "limited"),
+        &rates,
+    )
+}
+
+pub(crate) fn quota(args: &QuotaArgs) -> Result<()> {
+    let allowance = Allowance {
+        quota: args.quota.0,
+        ..Allowance::default()
+    };
+    let what = match Term::Quota.value(&allowance) {
+        None => "has no quota any more".to_owned(),
+        Some(quota) => format!("may send and get {quota}B from now on"),
+    };
+    let open = Opened::of(&args.peer.conf)?;
+    set(open, &args.peer, (Term::Quota, &allowance, "quota"), &what)
+}
+
+pub(crate) fn expire(args: &ExpireArgs) -> Result<()> {
+    let expires = match &args.when {
+        When::Never => None,
+        When::At(at) => Some(*at),
+        When::In(time) => Some(now() + *time),
+    };
+    let allowance = Allowance {
+        expires,
+        ..Allowance::default()
+    };
+    let what = match expires {
+        None => "has access for as long as it is a peer".to_owned(),
+        Some(at) if at <= now() => format!("has no access since {}", config::date_text(at)),
+        Some(at) => format!("has access until {}", config::date_text(at)),
+    };
+    let open = Opened::of(&args.peer.conf)?;
+    set(
+        open,
+        &args.peer,
+        (Term::Expires, &allowance, "expires"),
+        &what,
+    )
+}
+
+/// Whole seconds since the Unix epoch, as files have them.
+fn now() -> Duration {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    Duration::from_secs(now.unwrap_or_default().as_secs())
+}
+
+fn set(
+    mut open: Opened,
+    peer: &PeerArgs,
+    (term, allowance, done): (Term, &Allowance, &str),
+    what: &str,
+) -> Result<()> {
+    let (key, label) = open.in_file(&peer.peer, &format!("is {done}"))?;
+    let value = term.value(allowance);
+    let Some(new) = config::with_term(&open.text, key, term, value.as_deref()) else {
+        bail!(State, "{} has lost the peer", open.quick.path.display());
+    };
+    open.change(&new, &[])?;
+    if term == Term::Quota && open.roster.runs {
+        open.quick.count_anew(key)?;
+    }
+    let next = match open.roster.runs {
+        true => format!(
+            "`adit peer show {} {}` shows it",
+            open.quick.name,
+            open.word(key)
+        ),
+        false => format!("`adit up {}` starts {0}", open.quick.name),
+    };
+    open.say(peer.output, done, key, &format!("{label} {what}: {next}"))
+}
+
+impl Quick {
+    /// Tells the process what the file lets peers do. Other implementations let them do everything.
+    pub(super) fn allow_peers(&self) -> Result<()> {
+        let given = self.allowances(None);
+        self.tell_allowances(&given, true)
+    }
+
+    /// The quota of a peer counts from now.
+    fn count_anew(&self, peer: PublicKey) -> Result<()> {
+        let given = self.allowances(Some(peer));
+        self.tell_allowances(&given, false)
+    }
+
+    /// What the file lets peers do; with `anew`, of this peer alone, whose quota counts anew.
+    fn allowances(&self, anew: Option<PublicKey>) -> Vec<(PublicKey, Allowance, bool)> {
+        let peers = self.config.peers.iter();
+        let is_meant = |key: PublicKey| anew.is_none_or(|anew| anew == key);
+        peers
+            .filter(|peer| is_meant(peer.public_key))
+            .filter(|peer| anew.is_some() || peer.allowance != Allowance::default())
+            .map(|peer| (peer.public_key, peer.allowance, anew.is_some()))
+            .collect()
+    }
+
+    fn tell_allowances(&self, given: &[(PublicKey, Allowance, bool)], replace: bool) -> Result<()> {
+        let client = Client::connect(&self.name).map_err(Into::into);
+        let told = client.and_then(|mut client| client.allow_peers(given, replace));
+        match told {
+            // There is nothing to heed.
+            Err(_) if given.is_empty() => Ok(()),
+            Err(error) => bail!(
+                State,
+                "{} does not heed limits, quotas and ends of access: {error}",
+                self.name
+            ),
+            Ok(()) => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! `adit peer limit`, `quota` and `expire`: what a peer may do, in its file and while it is connected.
+
+use std::time::{Duration, Instant};
+
+use crate::everyday::{file, server};
+use crate::harness::*;
+use crate::quick::{World, adit, kill_adit, only_adit};
+
+const FILE: &str = "/etc/wireguard/wg0.conf";
+
+/// A hub on the left, and the phone, a peer of it, on the right.
+fn hub() -> World {
+    let world = World::new();
+    server(&world);
+    let (left, right) = (world.left(), &world.net.right);
+    let config = left.sh(&format!(
+        "{} new-peer wg0 --name phone --endpoint 10.1.0.100:51820",
+        adit()
+    ));
+    right.sh_with_input("umask 077; cat > /etc/wireguard/wg1.conf", &config);
+    right.sh(&format!("{} up wg1", adit()));
+    ping(right, "10.77.0.1", 1);
+    world
+}
+
+fn peer(host: &Container) -> serde_json::Value {
+    let printed = host.sh(&format!("{} peer show wg0 phone --json", adit()));
+    let document: serde_json::Value = serde_json::from_str(&printed).expect("JSON");
+    document["peers"][0].clone()
+}
+
+fn drops(host: &Container, reason: &str) -> u64 {
+    let printed = host.sh(&format!("{} show wg0 --json", adit()));
+    let document: serde_json::Value = serde_json::from_str(&printed).expect("JSON");
+    let drops = &document["interfaces"][0]["peers"][0]["drops"];
+    drops[reason].as_u64().unwrap_or(0)
+}
+
+/// Sends so many bytes by TCP from one to the other inside the tunnel. Returns how long that took.
+fn transfer(world: &World, to_phone: bool, bytes: usize) -> Duration {
+    let (left, right) = (world.left(), &world.net.right);
+    let (from, to, addr) = match to_phone {
+        true => (left, right, "10.77.0.2"),
+        false => (right, left, "10.77.0.1"),
+    };
+    let listen = format!(
+        "perl -MIO::Socket::INET -e '$s = IO::Socket::INET->new(LocalAddr => \"{addr}\", LocalPort => 7000, Listen => 1, \
+         ReuseAddr => 1) or die; print \"up\\n\"; close STDOUT; $c = $s->accept; $n = 0; \
+         while ($r = sysread($c, $b, 65536)) {{ $n += $r }} open F, \">/run/got\"; print F $n' > /run/listens 2> /dev/null < /dev/null &"
+    );
+    to.sh(&format!(
+        "rm -f /run/got /run/listens; {listen} until grep -q up /run/listens; do sleep 0.05; done"
+    ));
+    let start = Instant::now();
+    from.sh(&format!(
+        "perl -MIO::Socket::INET -e '$c = IO::Socket::INET->new(PeerAddr => \"{addr}\", PeerPort => 7000) or die; \
+         $b = \"x\" x 65536; for (1 .. {}) {{ print $c $b or die }}'",
+        bytes / 65_536
+    ));
+    to.sh(&format!(
+        "until [ \"$(cat /run/got 2> /dev/null)\" = {bytes} ]; do sleep 0.05; done"
+    ));
+    start.elapsed()
+}
+
+#[test]
+fn a_peer_with_a_limit_gets_no_more_and_local_tcp_to_it_loses_nothing() {
+    if !only_adit() {
+        return;
+    }
+    let world = hub();
+    let left = world.left();
+    let said = left.sh(&format!("{} peer limit wg0 phone 8M/4M", adit()));
+    assert_eq!(
+        said,
+        "wg0: phone is limited to 8Mbit/s to it and 4Mbit/s from it: `adit peer show wg0 phone` shows it\n"
+    );
+    assert!(file(left).contains("# Limit = 8M/4M\n"));
+    // Two seconds for each at the rates. More may pass at first, and then only what they allow.
+    let bytes = 2 << 20;
+    let least = |mbits: f64| Duration::from_secs_f64(bytes as f64 * 8.0 / 1e6 / mbits * 0.8);
+    let took = transfer(&world, true, bytes);
+    assert!(took >= least(8.0), "{took:?}");
+    assert_eq!(drops(left, "limit_to_peer"), 0);
+    assert_eq!(drops(left, "limit_from_peer"), 0);
+    let took = transfer(&world, false, bytes / 2);
+    assert!(took >= least(8.0), "{took:?}");
+    assert!(drops(left, "limit_from_peer") > 0);
+    // What `wg` sees is what it was, and the limit stays through a change, an upgrade and a kill.
+    assert!(!left.sh("wg showconf wg0").to_lowercase().contains("limit"));
+    let limits = |host: &Container| {
+        let of = peer(host)["allowance"].clone();
+        (of["to_peer_bits"].as_u64(), of["from_peer_bits"].as_u64())
+    };
+    let both = (Some(8_000_000), Some(4_000_000));
+    left.sh(&format!(
+        "{adit} sync wg0; wg set wg0 fwmark 7; wg set wg0 fwmark 0",
+        adit = adit()
+    ));
+    assert_eq!(limits(left), both);
+    left.sh(&format!("{} upgrade wg0", adit()));
+    assert_eq!(limits(left), both);
+    kill_adit(left);
+    left.sh(&format!("{} up wg0", adit()));
+    assert_eq!(limits(left), both);
+    left.sh(&format!("{} save wg0", adit()));
+    assert!(file(left).contains("# Limit = 8M/4M\n"));
+    left.sh(&format!("{} peer limit wg0 phone none", adit()));
+    assert!(!file(left).contains("Limit"));
+    assert_eq!(limits(left), (None, None));
+}
+
+#[test]
+fn an_expired_peer_has_no_access_until_it_is_given_more_time() {
+    if !only_adit() {
+        return;
+    }
+    let world = hub();
+    let (left, right) = (world.left(), &world.net.right);
+    left.sh(&format!("{} peer expire wg0 10.77.0.2 1s", adit()));
+    left.sh("sleep 2.5");
+    ping_fails(right, "10.77.0.1");
+    ping_fails(left, "10.77.0.2");
+    assert_eq!(peer(left)["state"], "expired");
+    assert!(drops(left, "no_access") > 0);
+    let shown = left.sh(&format!("{} show wg0", adit()));
+    assert!(shown.contains("which is over"), "{shown}");
+    // Also for a process that begins with it.
+    left.sh(&format!("{adit} down wg0; {adit} up wg0", adit = adit()));
+    ping_fails(right, "10.77.0.1");
+    let said = left.sh(&format!("{} peer expire wg0 phone never", adit()));
+    assert!(
+        said.contains("phone has access for as long as it is a peer"),
+        "{said}"
+    );
+    assert!(!file(left).contains("Expires"));
+    // It still sends on the session that it had, and notices after 15 s that nothing comes back.
+    wait_for("the phone is back", Duration::from_secs(60), || {
+        right.try_sh("ping -n -q -c 1 -W 1 10.77.0.1").ok()
+    });
+    assert_eq!(peer(left)["state"], "connected");
+}
+
+#[test]
+fn a_peer_that_has_used_its_quota_up_has_no_access_until_it_gets_another() {
+    if !only_adit() {
+        return;
+    }
+    let world = hub();
+    let (left, right) = (world.left(), &world.net.right);
+    let said = left.sh(&format!("{} peer quota wg0 phone 100k", adit()));
+    assert!(
+        said.contains("phone may send and get 100kB from now on"),
+        "{said}"
+    );
+    // It still sends on the session that it had, and notices after 15 s that nothing comes back.
+    wait_for("the phone is back", Duration::from_secs(60), || {
+        right.try_sh("ping -n -q -c 1 -W 1 10.77.0.1").ok()
+    });
+    assert_eq!(peer(left)["state"], "connected");
+    right.sh("ping -q -c 60 -i 0.02 -s 1200 -W 1 10.77.0.1 || true; sleep 2.5");
+    let phone = peer(left);
+    assert_eq!(phone["state"], "over_quota", "{phone}");
+    assert!(
+        phone["allowance"]["used_bytes"].as_u64() >= Some(100_000),
+        "{phone}"
+    );
+    ping_fails(right, "10.77.0.1");
+    // The file read again changes nothing, and a quota that is given again counts anew.
+    left.sh(&format!("{} sync wg0", adit()));
+    assert_eq!(peer(left)["state"], "over_quota");
+    left.sh(&format!("{} peer quota wg0 phone 100k", adit()));
+    ping(left, "10.77.0.2", 1);
+    assert!(peer(left)["allowance"]["used_bytes"].as_u64() < Some(50_000));
+}
+
+#[test]
+fn what_cannot_be_allowed_has_one_line_and_changes_nothing() {
+    if !only_adit() {
+        return;
+    }
+    let world = hub();
+    let left = world.left();
+    let before = left.sh(&format!("cat {FILE}"));
+    for (command, code, words) in [
+        (
+            "peer limit wg0 phone 20",
+            2,
+            "expected bits a second with a unit",
+        ),
+        (
+            "peer limit wg0 phone fast",
+            2,
+            "expected bits a second with a unit",
+        ),
+        ("peer quota wg0 phone 5", 2, "expected bytes with a unit"),
+        (
+            "peer expire wg0 phone tomorrow",
+            2,
+            "expected a time such as 7d",
+        ),
+        (
+            "peer limit wg0 nobody 5M",
+            1,
+            "wg0 has no such peer as nobody",
+        ),
+        ("peer limit wg9 phone 5M", 1, "there is no file"),
+    ] {
+        let output = left.try_sh(&format!("{} {command}", adit()));
+        assert_eq!(
+            output.status.code(),
+            Some(code),
+            "{command}: {}",
+            output.stderr
+        );
+        assert!(
+            output.stderr.contains(words),
+            "{command}: {}",
+            output.stderr
+        );
+    }
+    assert_eq!(left.sh(&format!("cat {FILE}")), before);
+    assert!(peer(left)["allowance"].is_null());
+}
