@@ -14,14 +14,14 @@ use crate::why::why;
 ///                          eth2 ────────── eth1
 ///                          192.168.5.1     192.168.5.9
 /// ```
-struct Hub {
-    hub: Container,
-    phone: Container,
+pub struct Hub {
+    pub hub: Container,
+    pub phone: Container,
     far: Container,
 }
 
 impl Hub {
-    fn new() -> Hub {
+    pub fn new() -> Hub {
         let [hub, phone, far] = ["hub", "phone", "far"].map(Container::new);
         let (outer, peers) = (["203.0.113.1/24", "2001:db8:1::1/64"], ["198.51.100.1/24"]);
         link(
@@ -48,7 +48,7 @@ impl Hub {
     }
 
     /// The hub's address inside the tunnel.
-    fn inner(&self, interface: &str) -> String {
+    pub fn inner(&self, interface: &str) -> String {
         let file = self.hub.sh(&format!("cat /etc/wireguard/{interface}.conf"));
         let line = file
             .lines()
@@ -58,7 +58,7 @@ impl Hub {
     }
 
     /// The phone gets a file, and uses it.
-    fn connect_phone(&self, file: &str) {
+    pub fn connect_phone(&self, file: &str) {
         self.phone
             .sh_with_input("umask 077; cat > /etc/wireguard/wg0.conf", file);
         self.phone.sh(&format!("{} up wg0", adit()));

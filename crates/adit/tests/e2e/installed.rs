@@ -28,7 +28,7 @@ impl Drop for Dir {
 
 /// Runs a script in the repository.
 #[track_caller]
-fn here(script: &str) -> String {
+pub fn here(script: &str) -> String {
     let mut command = Command::new("sh");
     let output = command
         .args(["-ec", script])
@@ -46,7 +46,7 @@ fn here(script: &str) -> String {
 
 /// The root of a small Debian; where it is not made, says so and returns none. Under CI that is a
 /// failure.
-fn debian() -> Option<PathBuf> {
+pub fn debian() -> Option<PathBuf> {
     let made = repository().join("target/debian-root");
     let dir = std::env::var_os("ADIT_ROOT").map_or(made, PathBuf::from);
     if !dir.join(".stamp").exists() {
@@ -75,9 +75,14 @@ fn make_install_and_uninstall_are_each_others_opposite() {
     let files = here(&format!("cd {tree} && find . -type f"));
     for file in [
         "./usr/bin/adit",
+        "./usr/lib/systemd/system/adit-metrics.service",
         "./usr/lib/systemd/system/adit@.service",
+        "./usr/lib/sysusers.d/adit.conf",
         "./usr/share/bash-completion/completions/adit",
         "./usr/share/doc/adit/LICENSE-MIT",
+        "./usr/share/doc/adit/backup.md",
+        "./usr/share/doc/adit/examples/ansible/roles/adit/tasks/main.yml",
+        "./usr/share/doc/adit/examples/prometheus/adit.rules.yml",
         "./usr/share/fish/vendor_completions.d/adit.fish",
         "./usr/share/man/man8/adit-show.8",
         "./usr/share/man/man8/adit.8",

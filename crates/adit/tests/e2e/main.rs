@@ -32,6 +32,7 @@ mod many;
 mod mistakes;
 mod offloads;
 mod order;
+mod pages;
 mod paths;
 mod peers;
 mod policies;
