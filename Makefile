@@ -3,17 +3,21 @@
 # More tests at once than cores: many of them wait, for timers of the protocol or for an emulated machine.
 TEST_THREADS ?= 6
 
-.PHONY: build install uninstall deb static test about quick unit loom e2e setup peers guest root lint sbom ci
+.PHONY: build install uninstall deb static test about quick unit loom e2e setup peers guest root lint packaging sbom ci
 
 # Where `make install` puts things. A package has PREFIX=/usr and a DESTDIR.
 PREFIX ?= /usr/local
 BINDIR ?= $(PREFIX)/bin
 MANDIR ?= $(PREFIX)/share/man
 UNITDIR ?= $(PREFIX)/lib/systemd/system
+SYSUSERSDIR ?= $(PREFIX)/lib/sysusers.d
 DOCDIR ?= $(PREFIX)/share/doc/adit
 BASHDIR ?= $(PREFIX)/share/bash-completion/completions
 ZSHDIR ?= $(PREFIX)/share/zsh/site-functions
 FISHDIR ?= $(PREFIX)/share/fish/vendor_completions.d
+# What a user copies, and how each is looked after.
+EXAMPLES = ansible container kubernetes prometheus systemd
+PAGES = $(addprefix docs/,backup.md move.md upgrade.md uninstall.md)
 # The program to install, the one that writes its pages and completions (another machine's cannot run here), and the
 # tool that removes debugging information.
 ADIT ?= target/release/adit
@@ -26,18 +30,20 @@ build:
 # As root, who need not have a Rust toolchain, after `make build`.
 install:
 	@test -x $(ADIT) || { echo "$(ADIT) is missing: run 'make build' first" >&2; exit 1; }
-	install -d $(addprefix $(DESTDIR),$(BINDIR) $(MANDIR)/man8 $(UNITDIR) $(DOCDIR) $(BASHDIR) $(ZSHDIR) $(FISHDIR))
+	install -d $(addprefix $(DESTDIR),$(BINDIR) $(MANDIR)/man8 $(UNITDIR) $(SYSUSERSDIR) $(DOCDIR) $(BASHDIR) $(ZSHDIR) $(FISHDIR))
 	install -m 755 $(ADIT) $(DESTDIR)$(BINDIR)/adit
 	$(STRIP) $(DESTDIR)$(BINDIR)/adit
 	$(RUN_ADIT) man --dir $(DESTDIR)$(MANDIR)/man8
 	$(RUN_ADIT) completions bash > $(DESTDIR)$(BASHDIR)/adit
 	$(RUN_ADIT) completions zsh > $(DESTDIR)$(ZSHDIR)/_adit
 	$(RUN_ADIT) completions fish > $(DESTDIR)$(FISHDIR)/adit.fish
-	install -m 644 packaging/adit@.service packaging/adit-blocked@.service $(DESTDIR)$(UNITDIR)/
+	install -m 644 packaging/adit@.service packaging/adit-blocked@.service packaging/adit-metrics.service $(DESTDIR)$(UNITDIR)/
+	install -m 644 packaging/adit.sysusers $(DESTDIR)$(SYSUSERSDIR)/adit.conf
 	install -m 644 LICENSE-MIT LICENSE-APACHE README.md CHANGELOG.md SECURITY.md $(DESTDIR)$(DOCDIR)/
-	install -d $(DESTDIR)$(DOCDIR)/examples
+	install -m 644 $(PAGES) $(DESTDIR)$(DOCDIR)/
+	for file in $$(cd packaging && find $(EXAMPLES) -type f); do install -D -m 644 packaging/$$file $(DESTDIR)$(DOCDIR)/examples/$$file || exit; done
 	install -m 644 packaging/grafana/adit.json $(DESTDIR)$(DOCDIR)/examples/grafana.json
-	@test -n "$(DESTDIR)" || echo "installed $(BINDIR)/adit; with /etc/wireguard/wg0.conf: systemctl daemon-reload, systemctl enable --now adit@wg0"
+	@test -n "$(DESTDIR)" || echo "installed $(BINDIR)/adit; with /etc/wireguard/wg0.conf: systemctl daemon-reload, systemctl enable --now adit@wg0; for adit-metrics: systemd-sysusers"
 
 # target/debian/adit_VERSION_ARCH.deb
 deb: build
@@ -50,7 +56,7 @@ static:
 # Leaves /etc/wireguard and running tunnels.
 uninstall:
 	rm -f $(addprefix $(DESTDIR),$(BINDIR)/adit $(BASHDIR)/adit $(ZSHDIR)/_adit $(FISHDIR)/adit.fish)
-	rm -f $(DESTDIR)$(MANDIR)/man8/adit.8 $(DESTDIR)$(MANDIR)/man8/adit-*.8 $(DESTDIR)$(UNITDIR)/adit@.service $(DESTDIR)$(UNITDIR)/adit-blocked@.service
+	rm -f $(DESTDIR)$(MANDIR)/man8/adit.8 $(DESTDIR)$(MANDIR)/man8/adit-*.8 $(addprefix $(DESTDIR)$(UNITDIR)/,adit@.service adit-blocked@.service adit-metrics.service) $(DESTDIR)$(SYSUSERSDIR)/adit.conf
 	rm -rf $(DESTDIR)$(DOCDIR)
 
 # First what is about to happen: the recipe of the first prerequisite runs first.
@@ -124,6 +130,11 @@ lint:
 	cargo run --quiet --locked -p adit-supply -- check
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items --locked --quiet
 	RUSTDOCFLAGS="-D warnings" cargo doc --manifest-path bench/Cargo.toml --no-deps --document-private-items --locked --quiet
+
+# The manual pages, the package and what packaging/ has, each read by its own tool where that is installed.
+packaging: deb
+	target/release/adit man --dir target/man
+	scripts/check-packaging
 
 # What the program is made of, for a release.
 sbom:

@@ -16,6 +16,7 @@ mod allowances;
 mod carries;
 mod cores;
 mod daemon;
+mod deploy;
 mod endpoints;
 mod everyday;
 mod fails;
