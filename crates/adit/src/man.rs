@@ -18,6 +18,8 @@ use parts::{
     CONFIGURATION, CONTROL_SOCKET, CREDENTIAL, STATUS_SOCKET, item, list, paragraph, see_also,
 };
 
+mod examples;
+mod page;
 mod parts;
 mod peers;
 
@@ -66,15 +68,7 @@ fn pages() -> Vec<(String, String)> {
     let all = std::iter::once(adit).chain(commands);
     all.map(|command| {
         let name = command.get_display_name().unwrap_or("adit").to_owned();
-        let mut page = Vec::new();
-        // Writing to memory does not fail.
-        let _ = clap_mangen::Man::new(command)
-            .section("8")
-            // Pages have no date of their own; nothing at all would make the next word the date.
-            .date(" ")
-            .source(concat!("adit ", env!("CARGO_PKG_VERSION")))
-            .render(&mut page);
-        let page = String::from_utf8_lossy(&page).into_owned() + &sections(&name).render();
+        let page = page::render(&command, &sections(&name));
         (name, page)
     })
     .collect()
@@ -83,6 +77,7 @@ fn pages() -> Vec<(String, String)> {
 /// The sections of a page that clap does not write.
 fn sections(name: &str) -> Roff {
     let mut roff = Roff::new();
+    let own_examples = examples::of(name).iter().copied();
     match name {
         "adit" | "adit-run" => {
             diagnostics(&mut roff);
@@ -91,21 +86,7 @@ fn sections(name: &str) -> Roff {
                 "FILES",
                 [CONTROL_SOCKET, STATUS_SOCKET, CONFIGURATION],
             );
-            list(
-                &mut roff,
-                "EXAMPLES",
-                [
-                    ("adit up wg0", "Brings up /etc/wireguard/wg0.conf."),
-                    (
-                        "adit wg0 && wg setconf wg0 wg0.conf",
-                        "Creates an interface and configures it with `wg`.",
-                    ),
-                    (
-                        "LOG_LEVEL=verbose adit -f wg0",
-                        "Prints on standard error why a peer does not connect.",
-                    ),
-                ],
-            );
+            list(&mut roff, "EXAMPLES", own_examples);
             see_also(
                 &mut roff,
                 "adit-up(8), adit-show(8), wg(8), wg-quick(8), ip-link(8)",
@@ -118,6 +99,7 @@ fn sections(name: &str) -> Roff {
         "adit-up" => {
             keys(&mut roff);
             list(&mut roff, "FILES", [CONFIGURATION, CREDENTIAL]);
+            list(&mut roff, "EXAMPLES", own_examples);
             see_also(
                 &mut roff,
                 "adit(8), adit-init(8), adit-show(8), wg(8), wg-quick(8), systemd.exec(5)",
@@ -160,12 +142,16 @@ fn sections(name: &str) -> Roff {
         "adit-down" | "adit-save" | "adit-sync" | "adit-strip" | "adit-add" | "adit-remove"
         | "adit-edit" | "adit-check" => {
             list(&mut roff, "FILES", [CONFIGURATION]);
+            list(&mut roff, "EXAMPLES", own_examples);
             see_also(
                 &mut roff,
                 "adit(8), adit-show(8), adit-why(8), wg(8), wg-quick(8)",
             );
         }
-        _ => see_also(&mut roff, "adit(8), wg(8)"),
+        _ => {
+            list(&mut roff, "EXAMPLES", own_examples);
+            see_also(&mut roff, "adit(8), wg(8)");
+        }
     }
     roff
 }
@@ -332,7 +318,7 @@ fn events(roff: &mut Roff) {
             ),
         ],
     );
-    see_also(roff, "adit(1), adit-show(1)");
+    see_also(roff, "adit(8), adit-show(8)");
 }
 
 fn why(roff: &mut Roff) {

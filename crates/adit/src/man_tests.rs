@@ -10,7 +10,32 @@ use super::*;
 
 fn page(name: &str) -> String {
     let page = pages().into_iter().find(|(known, _)| known == name);
-    page.expect("a page").1.replace("\\-", "-")
+    unwrapped(&page.expect("a page").1).replace("\\-", "-")
+}
+
+/// A page whose texts have one line each.
+fn unwrapped(page: &str) -> String {
+    let mut text = String::new();
+    let mut is_text = false;
+    for line in page.lines() {
+        let was_text = std::mem::replace(&mut is_text, !line.starts_with('.'));
+        // The name of an item has a line of its own.
+        let is_name = text.ends_with("\n.TP\n") || text.rsplit('\n').next().is_some_and(is_bold);
+        if is_text && was_text && !is_name {
+            text.push(' ');
+        } else if !text.is_empty() && !text.ends_with('\n') {
+            text.push('\n');
+        }
+        text.push_str(line);
+        if !is_text {
+            text.push('\n');
+        }
+    }
+    text + "\n"
+}
+
+fn is_bold(line: &str) -> bool {
+    line.starts_with("\\fB") && line.ends_with("\\fR") && line.matches("\\fB").count() == 1
 }
 
 /// A document with every field and every counter. A new field has to be added here.
@@ -169,7 +194,14 @@ fn every_cause_and_field_of_why_stands_in_its_page() {
             "{name} is missing"
         );
     }
-    assert!(page.contains("Exit status: 0 it works, 1 something is wrong, 2 wrong usage"));
+    assert!(
+        page.contains(".SH \"EXIT STATUS\"\n.TP\n\\fB0\\fR\nit works\n"),
+        "{page}"
+    );
+    assert!(
+        page.contains("\\fB2\\fR\nwrong usage, or it could not be looked at\n"),
+        "{page}"
+    );
 }
 
 #[test]
@@ -197,7 +229,7 @@ fn each_command_has_a_page_with_a_name_and_what_to_see_also() {
             .filter(|line| line.starts_with(".TH "))
             .collect();
         let version = concat!("adit ", env!("CARGO_PKG_VERSION"));
-        let title = format!(".TH {name} 8 \" \" \"{version}\"");
+        let title = format!(".TH {name} 8 2026-11-29 \"{version}\"");
         assert_eq!(titles.len(), 1, "{name}");
         assert_eq!(titles[0].trim_end(), title);
     }
@@ -232,4 +264,103 @@ fn commands_of_peers_have_pages_with_examples_of_their_own() {
     for (field, _) in crate::quick::FIELDS {
         assert!(peers.contains(field), "{field}");
     }
+}
+
+/// The commands in the section EXAMPLES of a page.
+fn examples(page: &str) -> Vec<String> {
+    let section = page.split(".SH EXAMPLES\n").nth(1).unwrap_or_default();
+    let section = section.split("\n.SH").next().unwrap_or_default();
+    let lines = section.split(".TP\n").skip(1);
+    lines
+        .filter_map(|lines| lines.split("\\fR").next())
+        .map(|command| command.trim_start_matches("\\fB").replace('\n', " "))
+        .collect()
+}
+
+/// Words as a shell has them, without what it would replace.
+fn words(command: &str) -> Vec<String> {
+    let mut words = Vec::new();
+    for (number, piece) in command.split('\'').enumerate() {
+        match number % 2 {
+            0 => words.extend(piece.split_whitespace().map(str::to_owned)),
+            _ => words.push(piece.to_owned()),
+        }
+    }
+    words
+}
+
+#[test]
+fn each_page_has_examples_that_the_command_line_takes() {
+    let mut taken = 0;
+    for (name, page) in pages() {
+        let page = page.replace("\\-", "-").replace("\\*(Aq", "'");
+        let examples = examples(&page);
+        assert!(!examples.is_empty(), "{name}");
+        for example in examples {
+            for one in example.split(" | ").flat_map(|one| one.split(" && ")) {
+                let words = words(one.split(" > ").next().unwrap_or_default());
+                let words = words.iter().skip_while(|word| word.contains("LEVEL="));
+                let words: Vec<&String> = words.collect();
+                if words[0] == "adit" {
+                    let parsed = <Cli as clap::Parser>::try_parse_from(&words);
+                    assert!(parsed.is_ok(), "{name}: {example}: {:?}", parsed.err());
+                    taken += 1;
+                }
+            }
+        }
+    }
+    assert!(taken > 40, "{taken}");
+}
+
+/// The synopsis of a page as plain text.
+fn synopsis(name: &str) -> String {
+    let page = page(name);
+    let text = page.split(".SH SYNOPSIS\n").nth(1).expect("a synopsis");
+    let text = text.split(".SH").next().expect("an end");
+    text.replace("\\fB", "")
+        .replace("\\fI", "")
+        .replace("\\fR", "")
+        .replace(".br\n", "")
+        .trim()
+        .to_owned()
+}
+
+#[test]
+fn a_synopsis_has_the_values_of_options() {
+    assert_eq!(
+        synopsis("adit-why"),
+        "adit why [--inside ADDRESS] [--wait SECONDS] [--json] INTERFACE [NAME|KEY|ADDRESS]"
+    );
+    assert_eq!(
+        synopsis("adit-tune"),
+        "adit tune {--shards N | --policy POLICY}... INTERFACE"
+    );
+    assert_eq!(synopsis("adit-peer"), "adit peer COMMAND ...");
+    assert!(synopsis("adit-show").contains("[--watch[=SECONDS]]"));
+    assert!(synopsis("adit-up").contains("[-f|--foreground]"));
+    let adit = synopsis("adit");
+    assert!(adit.contains("[--disable-offload NAME]... "), "{adit}");
+    assert!(adit.ends_with("INTERFACE...\nadit COMMAND ..."), "{adit}");
+}
+
+#[test]
+fn a_page_has_the_sections_of_manual_pages_and_no_line_that_is_too_long() {
+    for (name, page) in pages() {
+        for line in page.lines() {
+            assert!(
+                line.len() <= 100 && line.trim_end() == line && !line.is_empty(),
+                "{name}: {line:?}"
+            );
+            assert!(!line.contains('`'), "{name}: {line}");
+        }
+        assert!(
+            !page.contains(".SH EXTRA") && !page.contains("SUBCOMMANDS"),
+            "{name}"
+        );
+    }
+    let run = page("adit");
+    assert!(
+        run.contains(".SH ENVIRONMENT\n.TP\n\\fBLOG_LEVEL\\fR\n"),
+        "{run}"
+    );
 }

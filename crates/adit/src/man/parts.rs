@@ -50,7 +50,7 @@ pub(super) fn see_also(roff: &mut Roff, pages: &str) {
 }
 
 /// Text in which what stands `so` is bold, and what rustdoc links is plain.
-fn inline(text: &str) -> Vec<Inline> {
+pub(super) fn inline(text: &str) -> Vec<Inline> {
     let text = text.replace("[`", "`").replace("`]", "`");
     let pieces = text.split('`').enumerate();
     pieces

@@ -5,7 +5,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::harness::*;
-use crate::installed::{debian, here};
+use crate::installed::{Dir, debian, here};
 use crate::quick::{World, adit, only_adit};
 
 const PACKAGING: &str = "packaging";
@@ -25,6 +25,20 @@ fn has(program: &str) -> bool {
         eprintln!("not run: {message}");
     }
     !found.is_empty()
+}
+
+#[test]
+fn lintian_and_mandoc_have_nothing_to_warn_of() {
+    if !only_adit() || !has("lintian") || !has("mandoc") {
+        return;
+    }
+    let dir = Dir::new("package");
+    let path = dir.0.display();
+    here(&format!(
+        "{adit} man --dir {path}; mandoc -T lint -W warning {path}/*.8
+         ADIT_DEB={path} scripts/deb {adit}; lintian --allow-root --fail-on error,warning {path}/*.deb",
+        adit = adit()
+    ));
 }
 
 #[test]

@@ -8,10 +8,10 @@ use crate::harness::*;
 use crate::quick::{World, adit, only_adit};
 
 /// A directory that goes with the test.
-struct Dir(PathBuf);
+pub struct Dir(pub PathBuf);
 
 impl Dir {
-    fn new(name: &str) -> Dir {
+    pub fn new(name: &str) -> Dir {
         let name = format!("adit-e2e-{name}-{}", std::process::id());
         let path = std::env::temp_dir().join(name);
         let _ = std::fs::remove_dir_all(&path);
