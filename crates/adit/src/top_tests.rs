@@ -248,3 +248,19 @@ fn a_question_mark_shows_the_keys_and_any_key_hides_them() {
     assert!(top.key(Key::Char('x')) && !top.is_helping);
     assert!(screen(&top, 60, 12)[0].starts_with("adit: "));
 }
+
+#[test]
+fn a_long_name_ends_behind_a_word() {
+    let mut top = top();
+    if let Some(last) = &mut top.last {
+        let mut interface = Interface::default();
+        "wg0".clone_into(&mut interface.name);
+        interface.peers = vec![peer("AAAA", "Ann's very old telephone", 1)];
+        last.rows = view::rows(&[interface], None, Instant::now());
+    }
+    top.arrange();
+    let lines = screen(&top, 60, 12);
+    let line = lines.iter().find(|line| line.contains("Ann"));
+    let line = line.expect("her telephone");
+    assert!(line.starts_with("Ann's very old…   "), "{line}");
+}

@@ -2,7 +2,7 @@
 //! rates and short numbers.
 
 use std::borrow::Cow;
-use std::cmp::{Ordering, Reverse};
+use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Deref;
@@ -329,7 +329,10 @@ pub(crate) fn order(rows: &[Row], filter: &Filter, sort: Sort) -> Vec<u32> {
         }
     };
     match sort {
-        Sort::Handshake => order.sort_by_key(|at| Reverse(row(at).handshake)),
+        Sort::Handshake => order.sort_by(|a, b| {
+            let order = row(b).handshake.cmp(&row(a).handshake);
+            order.then_with(|| by_name(a, b))
+        }),
         Sort::Name => {
             order.sort_by(by_key);
             order.sort_by_cached_key(|at| {
@@ -338,7 +341,7 @@ pub(crate) fn order(rows: &[Row], filter: &Filter, sort: Sort) -> Vec<u32> {
             });
         }
         Sort::Endpoint => {
-            order.sort_by(by_key);
+            order.sort_by(by_name);
             order.sort_by_cached_key(|at| endpoint(row(at)));
         }
         Sort::Rx => order.sort_by(descending(0)),

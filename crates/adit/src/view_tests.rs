@@ -168,7 +168,7 @@ fn ages_and_cells_are_short() {
 }
 
 #[test]
-fn equal_rates_go_by_name() {
+fn what_is_equal_goes_by_name() {
     let mut interface = Interface::default();
     let peers = [
         ("Z", Some("bob")),
@@ -179,7 +179,13 @@ fn equal_rates_go_by_name() {
     interface.peers = peers
         .map(|(key, name)| peer(key, name, "", "10.0.0.1/32"))
         .into();
-    for sort in [Sort::Rx, Sort::Tx, Sort::Drops] {
+    for sort in [
+        Sort::Rx,
+        Sort::Tx,
+        Sort::Drops,
+        Sort::Handshake,
+        Sort::Endpoint,
+    ] {
         let rows = sorted(
             std::slice::from_ref(&interface),
             "",
@@ -187,7 +193,7 @@ fn equal_rates_go_by_name() {
             None,
             Instant::now(),
         );
-        assert_eq!(names(&rows), ["Alice", "bob", "carol", "A…"]);
+        assert_eq!(names(&rows), ["Alice", "bob", "carol", "A…"], "{sort:?}");
     }
 }
 

@@ -41,7 +41,7 @@ fn rate(row: &Row, which: usize) -> String {
 /// In the order in which they stand; a narrow screen leaves those out that [`WANTED`] names last.
 const COLUMNS: [Column; 10] = [
     column("IFACE", 8, false, |row, _| row.interface.to_string()),
-    column("PEER", 18, false, |row, _| row.name().into_owned()),
+    column("PEER", PEER, false, |row, _| view::fit(&row.name(), PEER)),
     column("STATE", 7, false, |row, _| row.state.to_string()),
     column("ENDPOINT", 22, false, |row, _| row.endpoint.to_string()),
     column("HANDSHAKE", 10, true, |row, now| {
@@ -68,7 +68,8 @@ const COLUMNS: [Column; 10] = [
     }),
 ];
 
-/// Columns of the last one.
+/// Columns of names, and of the last one.
+const PEER: usize = 18;
 const PROBLEM: usize = 24;
 
 /// Columns by how much they are wanted, most first, behind that of the order.
