@@ -5,7 +5,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::harness::*;
-use crate::installed::{Dir, debian, here};
+use crate::installed::{Dir, Package, debian, here};
 use crate::quick::{World, adit, only_adit};
 
 const PACKAGING: &str = "packaging";
@@ -232,15 +232,11 @@ fn the_packages_metrics_are_those_of_its_tunnels_and_need_no_root() {
     let Some(debian) = debian() else {
         return;
     };
-    here(&format!(
-        "ADIT_VERSION=0.1.1 ADIT_DEB={} scripts/deb {}",
-        debian.display(),
-        adit()
-    ));
+    let package = Package::build(&debian, "0.1.0");
     let world = World::new();
     let left = world.left();
     let systemd = Systemd::boot_debian(left, &debian);
-    systemd.sh("dpkg -i /opt/adit_0.1.1_$(dpkg --print-architecture).deb 2>&1");
+    package.install(&systemd);
     let unit = "adit-metrics.service";
     assert_eq!(systemd.property(unit, "UnitFileState"), "disabled");
     let file = "/etc/wireguard/wg0.conf";

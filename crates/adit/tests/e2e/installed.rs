@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::harness::*;
 use crate::quick::{World, adit, only_adit};
@@ -56,6 +57,50 @@ pub fn debian() -> Option<PathBuf> {
         return None;
     }
     Some(dir)
+}
+
+/// A package beside the Debian that installs it, of this test alone: others may have the same
+/// Debian. It goes with the test.
+pub struct Package {
+    path: PathBuf,
+    pub version: String,
+}
+
+impl Package {
+    #[track_caller]
+    pub fn build(debian: &Path, version: &str) -> Package {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let version = format!("{version}+{}.{number}", std::process::id());
+        let said = here(&format!(
+            "ADIT_VERSION={version} ADIT_DEB={} scripts/deb {}",
+            debian.display(),
+            adit()
+        ));
+        let path = said
+            .trim()
+            .strip_prefix("deb: ")
+            .expect("the package")
+            .into();
+        Package { path, version }
+    }
+
+    /// Its path in that Debian.
+    pub fn inside(&self) -> String {
+        let name = self.path.file_name().expect("a name");
+        format!("/opt/{}", name.display())
+    }
+
+    #[track_caller]
+    pub fn install(&self, systemd: &Systemd) -> String {
+        systemd.sh(&format!("dpkg -i {} 2>&1", self.inside()))
+    }
+}
+
+impl Drop for Package {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
 }
 
 #[test]
@@ -143,22 +188,11 @@ fn the_package_installs_reloads_reboots_upgrades_and_goes() {
     let Some(debian) = debian() else {
         return;
     };
-    for version in ["0.1.0", "0.2.0"] {
-        here(&format!(
-            "ADIT_VERSION={version} ADIT_DEB={} scripts/deb {}",
-            debian.display(),
-            adit()
-        ));
-    }
+    let [old, new] = ["0.1.0", "0.2.0"].map(|version| Package::build(&debian, version));
     let world = World::new();
     let left = world.left();
     let unit = "adit@wg0.service";
     let mut systemd = Systemd::boot_debian(left, &debian);
-    let install = |systemd: &Systemd, version: &str| {
-        systemd.sh(&format!(
-            "dpkg -i /opt/adit_{version}_$(dpkg --print-architecture).deb 2>&1"
-        ))
-    };
     let write = |systemd: &Systemd, allowed: &str| {
         let file = "/etc/wireguard/wg0.conf";
         std::fs::write(systemd.path(file), world.config("", allowed)).expect("written");
@@ -166,7 +200,7 @@ fn the_package_installs_reloads_reboots_upgrades_and_goes() {
     };
 
     // 1. It is known, and nothing is started.
-    install(&systemd, "0.1.0");
+    old.install(&systemd);
     assert_eq!(systemd.property(unit, "LoadState"), "loaded");
     assert_eq!(systemd.property(unit, "UnitFileState"), "disabled");
     assert_eq!(systemd.sh("stat -c %a /etc/wireguard").trim(), "700");
@@ -209,7 +243,7 @@ fn the_package_installs_reloads_reboots_upgrades_and_goes() {
     // Somebody is in the middle of an edit.
     let allowed = systemd.sh("wg show wg0 allowed-ips");
     write(&systemd, "10.0.0.0/8");
-    let said = install(&systemd, "0.2.0");
+    let said = new.install(&systemd);
     assert!(said.contains("systemctl restart 'adit@*'"), "{said}");
     wait_for("both have the new program", seconds(30), || {
         let new = systemd.sh("stat -L -c %i $(command -v adit)");

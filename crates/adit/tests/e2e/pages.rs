@@ -3,7 +3,7 @@
 
 use crate::harness::*;
 use crate::init::Hub;
-use crate::installed::{debian, here};
+use crate::installed::{Package, debian};
 use crate::quick::{World, adit, only_adit};
 
 /// The commands below a heading of a page.
@@ -168,22 +168,14 @@ fn the_package_is_upgraded_and_uninstalled_as_the_pages_say() {
     let Some(debian) = debian() else {
         return;
     };
-    for version in ["0.1.2", "0.1.3"] {
-        here(&format!(
-            "ADIT_VERSION={version} ADIT_DEB={} scripts/deb {}",
-            debian.display(),
-            adit()
-        ));
-    }
+    let [old, new] = ["0.1.0", "0.2.0"].map(|version| Package::build(&debian, version));
     let world = World::new();
     let left = world.left();
     let systemd = Systemd::boot_debian(left, &debian);
     let follow = |page: &str, heading: &str| {
         systemd.sh(&format!("set -e; cd /root; {}", commands(page, heading)))
     };
-    let architecture = systemd.sh("dpkg --print-architecture");
-    let architecture = architecture.trim();
-    systemd.sh(&format!("dpkg -i /opt/adit_0.1.2_{architecture}.deb 2>&1"));
+    old.install(&systemd);
     let file = "/etc/wireguard/wg0.conf";
     let config = world.config("", "0.0.0.0/0, ::/0");
     std::fs::write(systemd.path(file), config).expect("written");
@@ -194,11 +186,11 @@ fn the_package_is_upgraded_and_uninstalled_as_the_pages_say() {
     let handshake = systemd.sh("wg show wg0 latest-handshakes");
     let process = systemd.sh("pgrep -f 'adit run .* wg0$'");
 
-    systemd.sh(&format!("cp /opt/adit_0.1.3_{architecture}.deb /root"));
+    systemd.sh(&format!("cp {} /root", new.inside()));
     let shown = follow("upgrade.md", "The package");
     assert!(shown.contains("{interface=\"wg0\",version=\""), "{shown}");
     let version = systemd.sh("dpkg-query -W -f '${Version}' adit");
-    assert_eq!(version, "0.1.3");
+    assert_eq!(version, new.version);
     wait_for("the tunnel has the new program", seconds(30), || {
         systemd.sh("pgrep -f 'adit run .* wg0$'") != process
     });
