@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use adit_ctl::status::{self, Event, EventKind, Interface, Peer};
+use adit_proto::limits::{REKEY_JITTER, REKEY_TIMEOUT};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::diagnose::concerns;
@@ -60,7 +61,7 @@ impl Attempt {
             match status::probe(name, key) {
                 Ok(probe) => match (probe.milliseconds, probe.error) {
                     (Some(milliseconds), _) => {
-                        due = due.max(Duration::from_millis(milliseconds));
+                        due = due.max(until_begun(milliseconds));
                         begun += 1;
                     }
                     (None, error) => attempt.is_not_tried(key, &error.unwrap_or_default()),
@@ -249,9 +250,33 @@ impl Attempt {
     }
 }
 
+/// Until an initiation leaves: no longer than the protocol makes one wait, whatever is answered.
+fn until_begun(milliseconds: u64) -> Duration {
+    Duration::from_millis(milliseconds).min(REKEY_TIMEOUT + REKEY_JITTER)
+}
+
 /// There is a session that packets may use, as far as that can be told without one.
 pub(super) fn is_fresh(peer: &Peer) -> bool {
     peer.latest_handshake
         .is_some_and(|at| at + FRESH >= show::now())
         && peer.unanswered.unwrap_or(0) == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_answer_makes_it_wait_longer_than_the_protocol_does() {
+        let longest = Duration::from_millis(5_333);
+        for (said, is) in [
+            (0, Duration::ZERO),
+            (4_999, Duration::from_millis(4_999)),
+            (5_333, longest),
+            (5_334, longest),
+            (u64::MAX, longest),
+        ] {
+            assert_eq!(until_begun(said), is, "{said}");
+        }
+    }
 }
