@@ -14,6 +14,7 @@ mod helper;
 mod keys;
 mod man;
 mod metrics;
+mod networks;
 mod quick;
 mod resolver;
 mod run;

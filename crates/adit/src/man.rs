@@ -15,7 +15,7 @@ use crate::cli::{self, Cli};
 use crate::failure::{Context, Result, bail};
 use crate::why;
 use parts::{
-    CONFIGURATION, CONTROL_SOCKET, CREDENTIAL, STATUS_SOCKET, item, list, paragraph, see_also,
+    CONFIGURATION, CONTROL_SOCKET, CREDENTIAL, STATUS_SOCKET, item, list, more, paragraph, see_also,
 };
 
 mod examples;
@@ -322,11 +322,12 @@ fn events(roff: &mut Roff) {
 }
 
 fn why(roff: &mut Roff) {
-    list(
-        roff,
-        "CAUSES",
-        why::causes::Cause::EXPLAINED.iter().copied(),
-    );
+    roff.control("SH", ["CAUSES"]);
+    for cause in why::causes::Cause::EXPLAINED {
+        item(roff, cause.name, cause.meaning);
+        more(roff, "looks like", cause.looks);
+        more(roff, "type", cause.remedy);
+    }
     roff.control("SH", ["JSON"]);
     paragraph(
         roff,

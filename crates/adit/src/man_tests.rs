@@ -187,8 +187,9 @@ fn every_field_and_counter_of_the_json_stands_in_the_page() {
 #[test]
 fn every_cause_and_field_of_why_stands_in_its_page() {
     let page = page("adit-why");
-    let causes = why::causes::Cause::EXPLAINED.iter();
-    for (name, _) in causes.chain(why::FIELDS) {
+    let causes = why::causes::Cause::EXPLAINED;
+    let names = causes.iter().map(|cause| cause.name);
+    for name in names.chain(why::FIELDS.iter().map(|(name, _)| *name)) {
         assert!(
             page.contains(&format!(".TP\n\\fB{name}\\fR\n")),
             "{name} is missing"
@@ -202,6 +203,35 @@ fn every_cause_and_field_of_why_stands_in_its_page() {
         page.contains("\\fB2\\fR\nwrong usage, or it could not be looked at\n"),
         "{page}"
     );
+}
+
+/// What it means, what it looks like, and what to type.
+#[test]
+fn every_cause_of_why_is_explained_in_three_parts() {
+    let page = page("adit-why");
+    let causes = why::causes::Cause::EXPLAINED;
+    assert!(causes.len() >= 40, "{}", causes.len());
+    for cause in causes {
+        for part in [cause.meaning, cause.looks, cause.remedy] {
+            assert!(
+                part.len() > 10 && !part.contains("  "),
+                "{}: {part}",
+                cause.name
+            );
+        }
+        assert!(cause.meaning.ends_with('.'), "{}", cause.name);
+        let item = page.split(&format!(".TP\n\\fB{}\\fR\n", cause.name)).nth(1);
+        let item = item.and_then(|rest| rest.split("\n.TP").next());
+        let item = item.expect("an item");
+        assert!(
+            item.contains(".br\nlooks like: ") && item.contains(".br\ntype: "),
+            "{item}"
+        );
+    }
+    let mut names: Vec<&str> = causes.iter().map(|cause| cause.name).collect();
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), causes.len());
 }
 
 #[test]

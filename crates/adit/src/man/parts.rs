@@ -39,6 +39,12 @@ pub(super) fn item(roff: &mut Roff, name: &str, text: &str) {
     roff.text(inline(text));
 }
 
+/// A line of its own in an item.
+pub(super) fn more(roff: &mut Roff, title: &str, text: &str) {
+    roff.control("br", []);
+    roff.text(inline(&format!("{title}: {text}")));
+}
+
 pub(super) fn paragraph(roff: &mut Roff, text: &str) {
     roff.control("PP", []);
     roff.text(inline(text));

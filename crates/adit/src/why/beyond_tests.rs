@@ -33,31 +33,3 @@ fn only_what_expired_of_ours_names_a_router() {
         assert!(!expired_v6(&answer[..len], to));
     }
 }
-
-#[test]
-fn translation_is_a_word_of_a_rule() {
-    assert!(translates(
-        "table ip nat {\n\tchain p {\n\t\toifname \"eth0\" masquerade\n\t}\n}"
-    ));
-    assert!(translates(
-        "  ip saddr 10.0.0.0/8 counter snat to 192.0.2.1"
-    ));
-    assert!(!translates("table ip masquerades {\n}"));
-}
-
-#[test]
-fn a_hub_is_told_of_what_it_does_not_forward() {
-    let mut here = Forwarding {
-        is_hub: true,
-        off: vec!["net.ipv4.ip_forward"],
-        ..Forwarding::default()
-    };
-    let found = of_this_host("wg0", &here);
-    assert_eq!((found.len(), found[0].cause), (1, Cause::NoForwarding));
-    assert!(!found[0].problem && found[0].commands[0] == "sysctl -w net.ipv4.ip_forward=1");
-    here.refused = [5, 8];
-    let found = of_this_host("wg0", &here);
-    assert!(found[0].problem && found[0].text.contains("3 packets"));
-    here.is_hub = false;
-    assert!(of_this_host("wg0", &here).is_empty());
-}

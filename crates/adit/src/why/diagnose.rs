@@ -5,10 +5,12 @@ use std::net::IpAddr;
 use adit_ctl::status::{Event, EventKind};
 use adit_proto::{FailureReason, Refusal};
 
-use super::beyond;
 use super::causes::{Cause, Certainty, Finding};
 use super::evidence::Evidence;
+use super::forwarding;
 use super::reach::Reach;
+use super::reverse_path::ReversePath;
+use crate::networks::is_private;
 use Certainty::{Certain, Likely, Possible};
 
 #[cfg(test)]
@@ -22,8 +24,10 @@ macro_rules! finding {
     };
 }
 
+mod address;
 mod within;
 
+use address::{addresses, behind_nat, both_ends, collides, without_v6};
 use within::{elsewhere, inside, overlap, routed};
 
 /// What is wrong with a peer: the most likely cause first. Nothing if it works.
@@ -31,16 +35,24 @@ pub(crate) fn diagnose(seen: &Evidence) -> Vec<Finding> {
     let mut found = Vec::new();
     let causes: &[fn(&Evidence, &mut Vec<Finding>)] = match (seen.up, seen.session) {
         (false, _) => &[down],
-        (true, true) => &[shared, source, inside, elsewhere, routed, overlap, here],
+        (true, true) => &[
+            both_ends, shared, source, inside, elsewhere, without_v6, collides, routed, overlap,
+            here,
+        ],
         (true, false) => &[
+            both_ends,
             route,
+            without_v6,
+            addresses,
             sending,
             closed,
             shared,
             came_back,
+            behind_nat,
             configuration,
             clock,
             silence,
+            collides,
             routed,
             overlap,
         ],
@@ -50,7 +62,11 @@ pub(crate) fn diagnose(seen: &Evidence) -> Vec<Finding> {
     }
     if !seen.session {
         // No handshake fails for the sake of these.
-        let later = [Cause::NoAllowedIps, Cause::NotRouted];
+        let later = [
+            Cause::NoAllowedIps,
+            Cause::NotRouted,
+            Cause::SubnetCollision,
+        ];
         let found = found.iter_mut().filter(|one| later.contains(&one.cause));
         found.for_each(|finding| finding.problem = false);
     }
@@ -101,14 +117,19 @@ fn route(seen: &Evidence, found: &mut Vec<Finding>) {
         mark => format!(" mark {mark:#x}"),
     };
     match path {
+        // Another cause.
+        Err(_) if seen.without_v6[0].is_some() => {}
         Err(error) => found.push(finding!(NoRoute, Certain;
             "this host has no way to {ip}: {error}";
             "ip route get {ip}{mark}"
             "ip route add {ip} via ROUTER")),
+        // The peer is on this host, too, and may be meant.
+        Ok(path) if path.local && is_of_other_end(seen, to.port()) => {}
         Ok(path) if path.local => found.push(finding!(EndpointIsHere, Certain;
             "{ip} is an address of this host itself";
             "ip route get {ip}"
             "wg set {name} peer {key} endpoint ADDRESS:PORT")),
+        Ok(path) if Some(path.oif) == seen.index && seen.inner_network(ip).is_some() => {}
         Ok(path) if Some(path.oif) == seen.index => {
             let why = seen.block_of(ip).map_or_else(String::new, |block| {
                 format!(": {block} is among the allowed IPs and holds it")
@@ -126,6 +147,29 @@ fn route(seen: &Evidence, found: &mut Vec<Finding>) {
              reverse path filter drops them";
             "sysctl -w net.ipv4.conf.{device}.rp_filter=2"));
     }
+    let ReversePath { strict, dropped } = &seen.reverse_path;
+    let more = dropped[1].saturating_sub(dropped[0]);
+    if let (true, Some(device)) = (more > 0, strict.first()) {
+        let (devices, by) = (
+            strict.join(" and "),
+            seen.device.as_deref().unwrap_or_default(),
+        );
+        let finding = finding!(RpFilter, Likely;
+            "the kernel's reverse path filter dropped {more} packets just now, and it is strict at {devices}: what comes \
+             there from {ip}, where this host sends by {by}, is dropped, as answers that take another way back are";
+            "sysctl -w net.ipv4.conf.{device}.rp_filter=2");
+        let others = strict.iter().skip(1);
+        found.push(others.fold(finding, |finding, device| {
+            finding.run(format!("sysctl -w net.ipv4.conf.{device}.rp_filter=2"))
+        }));
+    }
+}
+
+/// Whether the process of the other end, on this host, listens at a port.
+fn is_of_other_end(seen: &Evidence, port: u16) -> bool {
+    seen.other_end
+        .as_ref()
+        .is_some_and(|other| other.listen_port == port)
 }
 
 /// Whether our message left.
@@ -135,8 +179,11 @@ fn sending(seen: &Evidence, found: &mut Vec<Finding>) {
     };
     let said = without_key(event);
     if !said.contains("Operation not permitted") {
-        // A route that is missing or rejects has been named for certain.
-        return found.push(Finding::new(Cause::NotSent, Likely, said));
+        // A route that is missing or rejects explains it.
+        if found.iter().all(|one| one.certainty != Certain) {
+            found.push(Finding::new(Cause::NotSent, Likely, said));
+        }
+        return;
     }
     let port = seen.endpoint.map_or(0, |to| to.port());
     let rules = quoted(seen);
@@ -186,7 +233,7 @@ fn shared(seen: &Evidence, found: &mut Vec<Finding>) {
 
 /// Causes in what this host does for its peers.
 fn here(seen: &Evidence, found: &mut Vec<Finding>) {
-    found.extend(beyond::of_this_host(&seen.interface, &seen.here));
+    found.extend(forwarding::of_this_host(&seen.interface, &seen.here));
 }
 
 /// The rules that may have dropped something.
@@ -310,10 +357,11 @@ fn clock(seen: &Evidence, found: &mut Vec<Finding>) {
 /// An initiation left, and nothing came.
 fn silence(seen: &Evidence, found: &mut Vec<Finding>) {
     // Anything surer explains the silence.
-    let Some(to) = seen
-        .endpoint
-        .filter(|_| found.iter().all(|one| one.certainty != Certain))
-    else {
+    let Some(to) = seen.endpoint.filter(|_| {
+        found
+            .iter()
+            .all(|one| one.certainty != Certain && one.cause != Cause::Cgnat)
+    }) else {
         return;
     };
     let (key, ours, ip, port) = (&seen.peer.public_key, &seen.public_key, to.ip(), to.port());
@@ -324,11 +372,23 @@ fn silence(seen: &Evidence, found: &mut Vec<Finding>) {
         None => "",
     };
     let waited = seen.waited.as_secs();
-    let text = format!("an initiation went to {to}, and nothing came back in {waited} s{host}");
+    let is_far = matches!(&seen.path, Some(Ok(path)) if path.gateway.is_some());
+    let private = match is_private(ip) && is_far {
+        true => " (a private address, which only hosts of its own network find)",
+        false => "",
+    };
+    let text =
+        format!("an initiation went to {to}{private}, and nothing came back in {waited} s{host}");
     let drops = match is_there {
         true => "a firewall drops UDP to that port, or the answers",
         false => "the host is down, or a firewall drops UDP, there or on the way",
     };
+    // Answers that the kernel drops are not missing for another reason.
+    let is_filtered = found.iter().any(|one| one.cause == Cause::RpFilter);
+    if is_filtered {
+        found.push(finding!(NoAnswer, Possible; "{text}: {drops}{rules}"; "traceroute {ip}"));
+        return;
+    }
     // What worked before had the right keys.
     let keys = is_there && seen.peer.latest_handshake.is_none();
     let (keys, way) = if keys {

@@ -1,7 +1,11 @@
 use adit_ctl::status::{Failure, Peer};
+use adit_netlink::Path;
 
 use super::*;
-use crate::why::evidence::{Inside, Wanted, wrong_clock};
+use crate::why::beyond;
+use crate::why::clock::wrong_clock;
+use crate::why::evidence::{Inside, Wanted};
+use crate::why::other_end::{OtherEnd, Us};
 
 const KEY: &str = "xTIBA5rboUvnH4htodjb6e697QjLERt1NAB4mZqp8Dg=";
 const OTHER: &str = "TrMvSoP4jYQlY6RIzBgbssQqY3vxI2Pi+y71lOWWXX0=";
@@ -293,4 +297,87 @@ fn a_refused_source_counts_when_it_comes_now() {
     assert!(!diagnose(&seen)[0].problem);
     seen.wrong_sources = 1;
     assert_eq!(first(&seen), (Cause::WrongSource, Certain));
+}
+
+#[test]
+fn an_endpoint_in_a_providers_nat_is_told_unless_this_host_is_in_one() {
+    let mut seen = silent();
+    seen.endpoint = "100.64.3.4:51820".parse().ok();
+    seen.path = Some(Ok(Path::default()));
+    assert_eq!(first(&seen), (Cause::Cgnat, Likely));
+    assert_eq!(diagnose(&seen).len(), 1);
+    seen.has_cgnat = true;
+    assert_eq!(first(&seen).0, Cause::NoAnswer);
+    // A private address is said to be one, where it is far away.
+    let says_so = |seen: &Evidence| diagnose(seen)[0].text.contains("a private address");
+    seen.endpoint = "10.1.2.3:51820".parse().ok();
+    assert!(!says_so(&seen));
+    let gateway = "192.0.2.254".parse().ok();
+    seen.path = Some(Ok(Path {
+        gateway,
+        ..Path::default()
+    }));
+    assert!(says_so(&seen));
+    seen.endpoint = "192.0.2.7:51820".parse().ok();
+    assert!(!says_so(&seen));
+}
+
+#[test]
+fn who_cannot_be_called_is_told_by_the_addresses_in_front() {
+    let ip = |text: &str| text.parse().unwrap();
+    let mut seen = silent();
+    seen.endpoint = None;
+    for (outer, routers, cause) in [
+        (
+            "192.168.1.2",
+            &["192.168.1.1", "192.168.0.1"][..],
+            Some(Cause::DoubleNat),
+        ),
+        ("192.168.1.2", &["192.168.1.1", "203.0.113.1"], None),
+        ("192.168.1.2", &["192.168.1.1"], None),
+        (
+            "192.168.1.2",
+            &["192.168.1.1", "100.64.0.1"],
+            Some(Cause::Cgnat),
+        ),
+        ("100.64.0.7", &[], Some(Cause::Cgnat)),
+        ("203.0.113.7", &[], None),
+    ] {
+        seen.outer = Some(ip(outer));
+        seen.routers = routers.iter().map(|it| ip(it)).collect();
+        let found = diagnose(&seen);
+        let named = [Cause::DoubleNat, Cause::Cgnat];
+        let other = found
+            .iter()
+            .map(|one| one.cause)
+            .find(|it| named.contains(it));
+        assert_eq!(other, cause, "{outer} {routers:?}");
+        assert!(found.iter().any(|one| one.cause == Cause::NoEndpoint));
+    }
+}
+
+#[test]
+fn a_peer_on_this_host_may_have_an_address_of_this_host() {
+    let mut seen = silent();
+    seen.path = Some(Ok(Path {
+        local: true,
+        ..Path::default()
+    }));
+    assert_eq!(first(&seen), (Cause::EndpointIsHere, Certain));
+    let other = OtherEnd {
+        interface: "wg1".into(),
+        listen_port: 51820,
+        us: Some(Us::default()),
+    };
+    seen.other_end = Some(other.clone());
+    assert!(
+        diagnose(&seen)
+            .iter()
+            .all(|one| one.cause != Cause::EndpointIsHere)
+    );
+    seen.other_end = Some(OtherEnd {
+        listen_port: 9,
+        ..other
+    });
+    assert_eq!(first(&seen), (Cause::EndpointIsHere, Certain));
 }

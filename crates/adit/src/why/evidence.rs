@@ -1,26 +1,27 @@
 //! What can be seen from this host of a peer that does not connect.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::time::{Duration, SystemTime};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
 
 use adit_ctl::status::{Event, EventKind, Interface, Peer};
 use adit_netlink::{Address, Link, Netlink, Path};
 use adit_proto::FailureReason;
 use adit_proto::config::Cidr;
 
-use super::beyond::{Beyond, Forwarding};
+use super::beyond::{self, Beyond};
+use super::chains::{self, Dropping, Packets};
+use super::clock::clock;
 use super::firewall::{closing, dropping, nftables};
-use crate::events::utc;
-use crate::why::blocks::{blocks, is_host};
+use super::forwarding::Forwarding;
+use super::other_end::OtherEnd;
+use super::reverse_path::{self, ReversePath};
+use crate::networks::{Collision, Networks, disables_v6, is_link_local, is_private, is_tunnel};
+use crate::why::blocks::{blocks, inhabitant, is_host, nested, owner};
 use crate::why::reach::{Reach, reach};
 
 /// Blocks of a peer for which the route is looked up.
 const MAX_BLOCKS: usize = 64;
-/// A clock that says less was never set: 1 January 2020.
-const YEAR_2020: u64 = 1_577_836_800;
-/// How much later than the clock a file may be, in seconds.
-const SLACK: u64 = 120;
 
 /// What came back from inside the tunnel.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,8 +53,13 @@ pub(super) struct Host {
     pub(super) link: Link,
     links: Vec<Link>,
     addresses: Vec<Address>,
+    networks: Networks,
     clock: Option<String>,
     here: Forwarding,
+    /// Towards the Internet, without tunnels.
+    uplink: Option<Path>,
+    /// Other interfaces here that an Adit serves.
+    others: Vec<Interface>,
 }
 
 /// All that is known of one peer.
@@ -79,6 +85,29 @@ pub(crate) struct Evidence {
     pub(crate) path_mtu: Option<u32>,
     /// The device at which the kernel's reverse path filter drops answers.
     pub(crate) filtered: Option<String>,
+    /// Other devices with a strict filter, and what it dropped.
+    pub(crate) reverse_path: ReversePath,
+    /// The networks of the interface's addresses.
+    pub(crate) networks: Vec<Cidr>,
+    /// Networks of the tunnel that this host has without it, too. If the narrowest route to the peer's
+    /// is the other one, they are sent there.
+    pub(crate) collisions: Vec<(Collision, bool)>,
+    /// The sysctl that disables IPv6 for the endpoint, and for the interface.
+    pub(crate) without_v6: [Option<String>; 2],
+    /// A block of IPv6 that is not sent anywhere for that reason.
+    pub(crate) v6_block: Option<Cidr>,
+    /// A block that is sent with a source that is none of the interface's addresses, and that source.
+    pub(crate) our_source: Option<(Cidr, IpAddr)>,
+    /// This host's address towards the Internet, or towards the endpoint.
+    pub(crate) outer: Option<IpAddr>,
+    /// Whether this host has addresses of a provider's NAT.
+    pub(crate) has_cgnat: bool,
+    /// The first two routers towards the Internet, where a peer is to find this host behind them.
+    pub(crate) routers: Vec<IpAddr>,
+    /// What drops all that comes out of the tunnel.
+    pub(crate) input: Option<Dropping>,
+    /// The other end, if it is on this host, too.
+    pub(crate) other_end: Option<OtherEnd>,
     /// Blocks of the peer that are sent elsewhere, and by which device.
     pub(crate) not_routed: Vec<(Cidr, Option<String>)>,
     /// A block of a family of which the interface has no address.
@@ -125,16 +154,21 @@ pub(crate) struct Evidence {
 impl Host {
     pub(super) fn look(netlink: Netlink, link: Link, status: &Interface) -> Self {
         let links = netlink.links().unwrap_or_default();
+        let addresses = netlink.addresses().unwrap_or_default();
         let uplink = inhabitant(Cidr::new(Ipv4Addr::UNSPECIFIED.into(), 0))
             .and_then(|to| netlink.route_get(to, None, status.fwmark, None).ok())
-            .filter(|path| path.oif != link.index)
-            .and_then(|path| links.iter().find(|link| link.index == path.oif))
-            .map(|link| link.name.clone());
+            .filter(|path| path.oif != link.index);
+        let device = uplink.and_then(|path| links.iter().find(|link| link.index == path.oif));
         Self {
-            links,
-            addresses: netlink.addresses().unwrap_or_default(),
+            networks: Networks::look(&netlink, &links, &addresses, |other| {
+                other.index != link.index
+            }),
             clock: clock(&link.name, status),
-            here: Forwarding::look(status, uplink),
+            here: Forwarding::look(status, device.map(|link| link.name.clone())),
+            uplink: uplink.filter(|_| !device.is_some_and(is_tunnel)),
+            others: OtherEnd::all(&status.name),
+            links,
+            addresses,
             netlink,
             link,
         }
@@ -165,14 +199,20 @@ impl Host {
             listen_port: status.listen_port,
             fwmark: status.fwmark,
             addresses: own().map(|one| one.ip).collect(),
+            networks: own()
+                .filter_map(|one| Cidr::new(one.ip, one.prefix_len))
+                .collect(),
+            has_cgnat: self.networks.has_cgnat(),
             here: self.here.clone(),
             peer: peer.clone(),
             endpoint: peer.endpoint.as_deref().and_then(|text| text.parse().ok()),
             clock: self.clock.clone(),
             ..Evidence::default()
         };
+        seen.other_end = OtherEnd::find(&self.others, peer, &seen.public_key, &seen.addresses);
         self.path(&mut seen);
         self.blocks(&mut seen);
+        self.collisions(&mut seen);
         let owner = |to| owner(status, to).map(|peer| peer.public_key.clone());
         let is_sent_there = |to: &IpAddr| {
             owner(*to).as_ref() == Some(&peer.public_key) && self.elsewhere(*to).is_none()
@@ -182,9 +222,7 @@ impl Host {
             owner: owner(to),
             elsewhere: self.elsewhere(to),
         });
-        let networks: Vec<Cidr> = own()
-            .filter_map(|one| Cidr::new(one.ip, one.prefix_len))
-            .collect();
+        let networks = &seen.networks;
         let first = networks.iter().filter(|network| !is_host(**network));
         let first = first.filter_map(|network| inhabitant(Some(*network)));
         seen.first = first
@@ -213,7 +251,12 @@ impl Host {
 
     /// The way to the endpoint.
     fn path(&self, seen: &mut Evidence) {
+        seen.outer = self.uplink.and_then(|path| path.src);
         let Some(to) = seen.endpoint else { return };
+        let uplink = self.uplink.and_then(|path| self.device(path.oif));
+        seen.without_v6[0] = (to.is_ipv6())
+            .then(|| disables_v6(uplink.map_or("all", |link| &link.name)))
+            .flatten();
         let get = |mark| self.netlink.route_get(to.ip(), None, mark, None);
         let path = match get(seen.fwmark) {
             Ok(path) => path,
@@ -226,17 +269,17 @@ impl Host {
         seen.path_mtu = path.mtu.or(device.map(|link| link.mtu));
         seen.device = device.map(|link| link.name.clone());
         seen.path = Some(Ok(path));
-        // The kernel looks up the way back to the source of each packet: without its mark, unless
-        // src_valid_mark is set.
-        let setting = |device: &str, name: &str| {
-            let path = format!("/proc/sys/net/ipv4/conf/{device}/{name}");
-            let text = std::fs::read_to_string(path).unwrap_or_default();
-            text.trim().parse().unwrap_or(0_u32)
-        };
-        if let (true, Some(link)) = (to.is_ipv4() && seen.fwmark != 0, device) {
-            let most = |name| setting("all", name).max(setting(&link.name, name));
+        seen.outer = path.src;
+        if to.is_ipv6() {
+            return;
+        }
+        let others = (self.links.iter())
+            .filter(|link| link.up && !link.loopback && link.index != self.link.index);
+        let others = others.filter(|link| link.index != path.oif);
+        seen.reverse_path = ReversePath::look(others.map(|link| link.name.as_str()));
+        if let (true, Some(link)) = (seen.fwmark != 0, device) {
             let back = get(0).map_or(0, |path| path.oif);
-            if most("rp_filter") == 1 && most("src_valid_mark") == 0 && back != path.oif {
+            if reverse_path::drops_marked(&link.name) && back != path.oif {
                 seen.filtered = Some(link.name.clone());
             }
         }
@@ -244,15 +287,23 @@ impl Host {
 
     /// Whether the kernel sends the peer's blocks into the tunnel, with a source of ours.
     fn blocks(&self, seen: &mut Evidence) {
+        seen.without_v6[1] = disables_v6(&self.link.name);
         for block in blocks(&seen.peer).take(MAX_BLOCKS) {
             let Some(to) = inhabitant(Some(block)) else {
                 continue;
             };
+            if to.is_ipv6() && seen.without_v6[1].is_some() {
+                seen.v6_block = seen.v6_block.or(Some(block));
+                continue;
+            }
             match self.netlink.route_get(to, None, 0, None) {
                 Ok(path) if path.oif == self.link.index => {
                     let has_family = |ip: &IpAddr| ip.is_ipv6() == to.is_ipv6();
+                    let source = path.src.filter(|source| !seen.addresses.contains(source));
                     if !seen.addresses.iter().any(has_family) {
                         seen.unaddressed = Some(block);
+                    } else if let Some(source) = source.filter(|ip| !is_link_local(*ip)) {
+                        seen.our_source = seen.our_source.or(Some((block, source)));
                     }
                 }
                 // Our own address is in our own network.
@@ -264,6 +315,27 @@ impl Host {
                 Err(_) => seen.not_routed.push((block, None)),
             }
         }
+    }
+
+    /// Which networks of the tunnel this host has without it, too.
+    fn collisions(&self, seen: &mut Evidence) {
+        let of_peer = blocks(&seen.peer).take(MAX_BLOCKS);
+        let all = of_peer.chain(seen.networks.iter().copied());
+        let all = all.flat_map(|block| self.networks.collisions(block));
+        // Whether the other network's own route is what takes packets away.
+        let takes = |collision: &Collision| {
+            let Collision { ours, theirs } = collision;
+            let is_elsewhere = |(block, device): &&(Cidr, Option<String>)| {
+                block == ours && device.as_ref() == Some(&theirs.device)
+            };
+            let to = inhabitant(Some(*ours)).filter(|to| theirs.block.contains(*to));
+            let route = to.and_then(|to| self.networks.route(to, &theirs.device));
+            seen.not_routed.iter().any(|it| is_elsewhere(&it)) && route == Some(theirs.block)
+        };
+        let all = all.map(|collision| (takes(&collision), collision));
+        let mut found: Vec<_> = all.map(|(takes, collision)| (collision, takes)).collect();
+        found.sort_by_key(|(_, takes)| !takes);
+        seen.collisions = found;
     }
 }
 
@@ -290,6 +362,15 @@ impl Evidence {
         let [before, after] = &self.counters;
         let count = |counters: &BTreeMap<String, u64>| counters.get(counter).copied().unwrap_or(0);
         count(after).saturating_sub(count(before))
+    }
+
+    /// The network inside the tunnel that an address is of: one of ours, or a block of the peer that
+    /// holds an address of ours as well.
+    pub(crate) fn inner_network(&self, ip: IpAddr) -> Option<Cidr> {
+        let is_ours = |block: &Cidr| self.addresses.iter().any(|own| block.contains(*own));
+        let of_peer = blocks(&self.peer).filter(|block| block.prefix_len() > 1 && is_ours(block));
+        let mut all = self.networks.iter().copied().chain(of_peer);
+        all.find(|network| network.contains(ip))
     }
 
     /// The peer's block that holds an address.
@@ -347,10 +428,20 @@ impl Evidence {
             None => self.behind.filter(|_| answers),
         };
         self.beyond = behind.and_then(Beyond::ask);
+        if !answers && let Some(rules) = nftables() {
+            let packets = Packets {
+                hook: "input",
+                from: &self.interface,
+                to: None,
+                are_answers: true,
+                v6: to.is_ipv6(),
+            };
+            self.input = chains::dropping(&rules, packets);
+        }
     }
 
     /// Looks at the firewall, and asks the host at the endpoint, unless that would go through the
-    /// tunnel.
+    /// tunnel. Without an endpoint, looks at what is between this host and the Internet.
     pub(super) fn look_outside(&mut self) {
         let port = self.endpoint.map(|to| to.port());
         let ports: Vec<u16> = port.into_iter().chain([self.listen_port]).collect();
@@ -363,101 +454,12 @@ impl Evidence {
         {
             self.outside = Some(reach(to.ip(), 8));
         }
-    }
-}
-
-fn is_link_local(ip: IpAddr) -> bool {
-    match ip {
-        IpAddr::V4(ip) => ip.is_link_local(),
-        IpAddr::V6(ip) => ip.is_unicast_link_local(),
-    }
-}
-
-/// An address in a block to look up a route for; `None` for what is not routed as others are.
-fn inhabitant(block: Option<Cidr>) -> Option<IpAddr> {
-    let block = block?;
-    let ip = match block.addr() {
-        // Name servers that everybody knows.
-        IpAddr::V4(_) if block.prefix_len() == 0 => Ipv4Addr::new(1, 1, 1, 1).into(),
-        IpAddr::V6(_) if block.prefix_len() == 0 => {
-            Ipv6Addr::new(0x2606, 0x4700, 0x4700, 0, 0, 0, 0, 0x1111).into()
+        let is_hidden = self.outer.is_some_and(|ip| ip.is_ipv4() && is_private(ip));
+        if self.endpoint.is_none()
+            && is_hidden
+            && let Some(to) = inhabitant(Cidr::new(Ipv4Addr::UNSPECIFIED.into(), 0))
+        {
+            self.routers = beyond::routers(to);
         }
-        ip if is_host(block) => ip,
-        IpAddr::V4(ip) => Ipv4Addr::from_bits(ip.to_bits() | 1).into(),
-        IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() | 1).into(),
-    };
-    (!ip.is_multicast() && !is_link_local(ip)).then_some(ip)
-}
-
-/// The peer that is sent what is for an address: that of the narrowest block.
-fn owner(status: &Interface, to: IpAddr) -> Option<&Peer> {
-    let width = |peer: &Peer| {
-        let holds = blocks(peer).filter(|block| block.contains(to));
-        holds.map(|block| block.prefix_len()).max()
-    };
-    let owners = status
-        .peers
-        .iter()
-        .filter_map(|peer| Some((width(peer)?, peer)));
-    owners.max_by_key(|(len, _)| *len).map(|(_, peer)| peer)
-}
-
-/// A block of another peer inside one of this peer's.
-fn nested(status: &Interface, peer: &Peer) -> Option<(Cidr, Cidr, String)> {
-    let outer: Vec<Cidr> = blocks(peer)
-        .filter(|block| block.prefix_len() > 0)
-        .collect();
-    let others = status
-        .peers
-        .iter()
-        .filter(|other| other.public_key != peer.public_key);
-    others
-        .flat_map(|other| blocks(other).map(move |block| (block, other)))
-        .find_map(|(inner, other)| {
-            let holds = |outer: &&Cidr| {
-                outer.contains(inner.addr()) && outer.prefix_len() < inner.prefix_len()
-            };
-            let outer = outer.iter().find(holds)?;
-            Some((inner, *outer, other.public_key.clone()))
-        })
-}
-
-/// What shows that the clock is behind what it was.
-fn clock(name: &str, status: &Interface) -> Option<String> {
-    let seconds = |time: SystemTime| {
-        let time = time.duration_since(SystemTime::UNIX_EPOCH);
-        time.map_or(0, |time| time.as_secs())
-    };
-    // Systemd's own client of NTP keeps there when it last knew the time.
-    let files = [
-        format!("/etc/wireguard/{name}.conf"),
-        "/var/lib/systemd/timesync/clock".into(),
-        "/etc/resolv.conf".into(),
-        "/var/log/wtmp".into(),
-    ];
-    let written = files.into_iter().filter_map(|file| {
-        let written = std::fs::metadata(&file).ok()?.modified().ok()?;
-        Some((seconds(written), format!("{file} was written")))
-    });
-    let handshakes = status.peers.iter().filter_map(|peer| {
-        let at = peer.latest_handshake?;
-        Some((at, "the latest handshake was".to_owned()))
-    });
-    wrong_clock(seconds(SystemTime::now()), written.chain(handshakes))
-}
-
-#[expect(
-    clippy::cast_precision_loss,
-    reason = "a time of this age of the universe"
-)]
-pub(super) fn wrong_clock(
-    now: u64,
-    happened: impl Iterator<Item = (u64, String)>,
-) -> Option<String> {
-    let date = |seconds: u64| utc(seconds as f64);
-    if now < YEAR_2020 {
-        return Some(format!("it says {}", date(now)));
     }
-    let (last, what) = happened.max()?;
-    (last > now + SLACK).then(|| format!("it says {}, but {what} at {}", date(now), date(last)))
 }

@@ -10,16 +10,23 @@ mod attempt;
 mod beyond;
 pub(crate) mod blocks;
 pub(crate) mod causes;
+mod chains;
+mod clock;
 mod diagnose;
 pub(crate) mod evidence;
 mod firewall;
+mod forwarding;
+mod other_end;
 mod reach;
 mod report;
+mod reverse_path;
 
 use std::io::ErrorKind;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use adit_ctl::config::{self, Config};
+use adit_ctl::keys;
 use adit_ctl::status::{Interface, Peer};
 use adit_ctl::text::{printable_json, printable_lines};
 use adit_ctl::uapi::ClientError;
@@ -145,6 +152,15 @@ fn choose<'a>(
         let filter = Filter::new(words);
         peers.retain(|peer| filter.passes(peer));
     }
+    if args.peer.is_none() && peers.is_empty() && names_itself(status) {
+        let text = format!(
+            "the file of {name} has its own public key as that of a peer, which is ignored, and {name} has no other peer: a \
+             peer needs a key of its own"
+        );
+        return Err(Finding::new(Cause::OwnKey, Certainty::Certain, text)
+            .run("at the peer: wg show INTERFACE public-key".to_owned())
+            .run(format!("adit edit {name}")));
+    }
     if peers.is_empty() {
         let text = match &args.peer {
             Some(words) => format!("{name} has no peer {words}"),
@@ -162,6 +178,16 @@ fn choose<'a>(
         peers = troubled.into_iter().chain(others).take(MAX_PEERS).collect();
     }
     Ok(peers)
+}
+
+/// Whether the interface's file has a peer with the interface's own key.
+fn names_itself(status: &Interface) -> bool {
+    let file = config::locate(&status.name).ok();
+    let config = file.and_then(|(path, _)| Config::salvage(&path).ok());
+    config.is_some_and(|(config, _)| {
+        let mut keys = config.peers.iter().map(|peer| peer.public_key);
+        keys.any(|key| status.public_key.as_deref() == Some(&keys::to_base64(&key.0)))
+    })
 }
 
 /// Tries a handshake with each peer, and asks the other ends.
@@ -198,6 +224,7 @@ fn attempt(args: &WhyArgs, status: &Interface, mut seen: Vec<Evidence>) -> Resul
     for one in &mut seen {
         attempt.tell(one, status, &last);
         one.here.look_again(&status.name);
+        one.reverse_path.look_again();
     }
     Ok(seen)
 }

@@ -238,6 +238,13 @@ fn lines(seen: &Evidence) -> Vec<String> {
         (Some(Err(_)), _) => lines.push("way to the endpoint: none".into()),
         (None, _) => {}
     }
+    if let Some(other) = &seen.other_end {
+        let port = other.listen_port;
+        lines.push(format!(
+            "the other end: {}, served on this host at port {port}",
+            other.interface
+        ));
+    }
     let age = view::age(seen.peer.latest_handshake, show::now());
     lines.push(match &seen.not_tried {
         Some(_) => format!("handshake: not tried; the latest is {age} old"),

@@ -8,7 +8,7 @@ use crate::why::why;
 
 /// The findings for the first peer: cause, certainty, whether it is a problem.
 #[track_caller]
-fn findings(host: &Container, args: &str) -> (Option<i32>, Vec<(String, bool, Value)>) {
+pub fn findings(host: &Container, args: &str) -> (Option<i32>, Vec<(String, bool, Value)>) {
     let (status, report) = why(host, args);
     let list = report["peers"][0]["findings"].as_array().expect("findings");
     let finding = |one: &Value| {
@@ -19,7 +19,7 @@ fn findings(host: &Container, args: &str) -> (Option<i32>, Vec<(String, bool, Va
 }
 
 #[track_caller]
-fn is_first(host: &Container, args: &str, cause: &str) -> Value {
+pub fn is_first(host: &Container, args: &str, cause: &str) -> Value {
     let (status, found) = findings(host, args);
     assert_eq!(status, Some(1), "{found:?}");
     let (first, _, finding) = found.into_iter().next().expect("a finding");
@@ -121,9 +121,9 @@ fn why_and_check_name_forwarding_at_a_hub() {
     // The file of a hub says nothing of it, until a hook does.
     let file = |hook: &str| {
         format!(
-            "[Interface]\nPrivateKey = {}\nAddress = 192.168.77.1/24\nListenPort = 51820\n{hook}\
-             [Peer]\nPublicKey = {}\nAllowedIPs = 192.168.77.2/32\n\
-             [Peer]\nPublicKey = {}\nAllowedIPs = 192.168.77.3/32\n",
+            "[Interface]\nPrivateKey = {}\nAddress = 192.168.78.1/24\nListenPort = 51820\n{hook}\
+             [Peer]\nPublicKey = {}\nAllowedIPs = 192.168.78.2/32\n\
+             [Peer]\nPublicKey = {}\nAllowedIPs = 192.168.78.3/32\n",
             Keys::new().private,
             Keys::new().public,
             Keys::new().public

@@ -14,6 +14,7 @@ mod harness;
 
 mod allowances;
 mod carries;
+mod causes;
 mod cores;
 mod daemon;
 mod deploy;
@@ -23,6 +24,7 @@ mod fails;
 mod false_upgrade;
 mod forwards;
 mod handshakes;
+mod hubs;
 mod init;
 mod installed;
 mod interface;

@@ -8,6 +8,7 @@ use adit_netlink::Family;
 use adit_proto::config::Cidr;
 
 use super::super::forward::PRIVATE;
+use crate::networks::{is_cgnat, overlap};
 
 #[cfg(test)]
 #[path = "choose_tests.rs"]
@@ -17,8 +18,6 @@ mod tests;
 pub(super) const PORT: u16 = 51820;
 /// Shorter prefixes are default routes, or parts of one: the networks of private use are no larger.
 const SHORTEST: u8 = 8;
-/// Addresses of a provider's NAT (RFC 6598).
-const CGNAT: (IpAddr, u8) = (IpAddr::V4(Ipv4Addr::new(100, 64, 0, 0)), 10);
 
 /// Where networks are looked for, and how long their prefixes are.
 fn pools(family: Family) -> (Vec<Cidr>, u8) {
@@ -114,10 +113,6 @@ fn address(family: Family, number: u128) -> IpAddr {
     }
 }
 
-pub(super) fn overlap(one: Cidr, other: Cidr) -> bool {
-    one.contains(other.addr()) || other.contains(one.addr())
-}
-
 pub(super) fn is_private(block: Cidr) -> bool {
     let mut private = PRIVATE
         .into_iter()
@@ -176,8 +171,7 @@ pub(super) fn endpoint(text: &str, port: u16) -> Result<Endpoint, String> {
 /// What has to be done before peers find this host at an address, if anything.
 pub(super) fn is_hidden(ip: IpAddr, port: u16) -> Option<String> {
     let block = Cidr::new(ip, Family::of(ip).bits())?;
-    let cgnat = Cidr::new(CGNAT.0, CGNAT.1)?;
-    if cgnat.contains(ip) {
+    if is_cgnat(ip) {
         return Some(format!(
             "{ip} is an address of the provider's NAT (CGNAT), which forwards no port: over IPv4, peers reach this host \
              only if the provider gives it a public address"

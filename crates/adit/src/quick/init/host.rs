@@ -13,6 +13,7 @@ use adit_proto::config::{AllowedIpChange, Cidr};
 use super::choose;
 use crate::failure::{Context, Result, bail};
 use crate::keys as new_keys;
+use crate::networks::overlap;
 use crate::quick::defaults;
 
 /// Something that has addresses.
@@ -146,7 +147,7 @@ impl Host {
             let other = self
                 .taken
                 .iter()
-                .find(|(block, _)| choose::overlap(*block, *network));
+                .find(|(block, _)| overlap(*block, *network));
             if let Some((block, source)) = other {
                 return Err(format!(
                     "{network} collides with {block} of {}: take another",

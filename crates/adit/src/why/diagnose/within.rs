@@ -1,10 +1,14 @@
 //! What is wrong inside a tunnel that works.
 
+use std::net::IpAddr;
+
 use adit_ctl::status::EventKind;
+use adit_proto::config::Cidr;
 
 use crate::why::beyond;
 use crate::why::causes::Certainty::{Certain, Likely, Possible};
 use crate::why::causes::{Cause, Finding, overhead};
+use crate::why::chains::Dropping;
 use crate::why::evidence::{Evidence, Inside, Wanted};
 use crate::why::reach::Reach;
 
@@ -30,6 +34,8 @@ pub(super) fn inside(seen: &Evidence, found: &mut Vec<Finding>) {
     {
         if *short != Reach::Answers && (seen.peer_answers || forwards(seen)) {
             // It is not the peer that is silent.
+        } else if *short != Reach::Answers && is_of_this_host(seen, *to, found) {
+            // Nor is it the peer's fault.
         } else if *short != Reach::Answers && *is_guess {
             let inner: Vec<String> = seen.addresses.iter().map(ToString::to_string).collect();
             let inner = inner.join(" or ");
@@ -84,6 +90,32 @@ pub(super) fn inside(seen: &Evidence, found: &mut Vec<Finding>) {
              sent in fragments or not at all; {fits} fits";
             "ip link set {name} mtu {fits}").remark());
     }
+}
+
+/// Whether this host keeps an answer from inside away, or the packet from getting one.
+fn is_of_this_host(seen: &Evidence, to: IpAddr, found: &mut Vec<Finding>) -> bool {
+    let name = &seen.interface;
+    if let Some(Dropping { chain, rule }) = &seen.input {
+        found.push(finding!(LocalFirewall, Certain;
+            "a firewall on this host drops all that comes out of {name}, the answers of {to} too. nftables has in {chain}: \
+             {rule}";
+            "nft insert rule {chain} iifname {name} accept"
+            "nft -a list ruleset | grep -e hook -e drop -e reject -e {name}"));
+        return true;
+    }
+    let Some((block, source)) = seen.our_source.filter(|(block, _)| block.contains(to)) else {
+        return false;
+    };
+    let own = seen
+        .addresses
+        .iter()
+        .find(|ip| ip.is_ipv6() == to.is_ipv6());
+    let own = own.map_or_else(|| "OUR-INNER-ADDRESS".to_owned(), ToString::to_string);
+    found.push(finding!(OurSource, Likely;
+        "the handshake works, and what this host sends to {block} has the source {source}, which is no address of {name}: the \
+         peer drops it unless {source} is among its allowed IPs for us";
+        "ip route replace {block} dev {name} src {own}"));
+    true
 }
 
 /// Whether the peer said itself that it forwards.
@@ -150,7 +182,13 @@ pub(super) fn routed(seen: &Evidence, found: &mut Vec<Finding>) {
                 "ip route add {to}/{len} dev {name}"));
         }
     }
-    for (block, device) in &seen.not_routed {
+    let collides = |it: &&(Cidr, Option<String>)| {
+        let taken = seen.collisions.iter().filter(|(_, takes)| *takes);
+        taken
+            .map(|(collision, _)| collision)
+            .any(|one| one.ours == it.0 && Some(&one.theirs.device) == it.1.as_ref())
+    };
+    for (block, device) in seen.not_routed.iter().filter(|it| !collides(it)) {
         let (to, way) = (
             block.addr(),
             match device {
