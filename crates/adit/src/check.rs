@@ -1,23 +1,30 @@
-//! `adit check`: what is wrong or unusual in a configuration file. It needs no rights but to read
-//! the file, and looks at nothing else.
+//! `adit check`: what is wrong or unusual in a configuration file, and in it on this host. It needs no
+//! rights but to read the file, and changes nothing.
 
 use std::collections::HashMap;
 use std::fmt::Write;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::path::Path;
 use std::process::ExitCode;
 
 use adit_ctl::config::{self, Address, Config, Interface, Peer, Remark, Table};
-use adit_ctl::keys;
 use adit_ctl::text::printable_lines;
 use adit_netlink::Family;
-use adit_proto::config::{AllowedIpChange, Cidr, PublicKey, Secret};
+use adit_proto::config::{Cidr, PublicKey};
 
 use crate::cli::{self, ConfArgs};
 use crate::failure::{Failure, Result};
 use crate::quick::{covers, leaves_in_clear, parts};
 use crate::why::blocks::is_host;
 use crate::why::causes::overhead;
+use here::Here;
+use parts::{Finding, Kind, all_blocks, blocks, endpoint, name};
+use secrets::{own_secrets, placeholder, secrets};
+
+mod forward;
+mod here;
+mod parts;
+mod secrets;
 
 #[cfg(test)]
 #[path = "check_tests.rs"]
@@ -29,33 +36,10 @@ const MIN_V6_MTU: u16 = 1280;
 /// Findings of one kind that are printed, at most.
 const MANY: usize = 20;
 
-/// How bad a finding is. The texts are what a line begins with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Kind {
-    /// `adit up` refuses the file.
-    Error,
-    /// It will hardly do what was meant.
-    Warning,
-    /// It may be meant so.
-    Hint,
-}
-
-impl Kind {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Error => "error",
-            Self::Warning => "warning",
-            Self::Hint => "hint",
-        }
-    }
-}
-
-type Finding = (Kind, String);
-
 /// Prints the findings. The exit status is 1 if there is an error.
 pub(crate) fn check(args: &ConfArgs) -> Result<ExitCode> {
     let path = config::locate_any(&args.conf).map_err(Failure::Mistake)?;
-    let findings = all_findings(&path)?;
+    let findings = all_findings(&path, Here::look)?;
     let file = path.display();
     let mut out = String::new();
     for (kind, text) in &findings {
@@ -71,8 +55,9 @@ pub(crate) fn check(args: &ConfArgs) -> Result<ExitCode> {
     })
 }
 
-/// Findings about each line, and those that a look at each line alone does not show: errors first.
-fn all_findings(path: &Path) -> Result<Vec<Finding>> {
+/// Findings about each line, and those that a look at each line alone does not show, and at this host:
+/// errors first.
+fn all_findings(path: &Path, look: impl Fn(&Path, &Config) -> Here) -> Result<Vec<Finding>> {
     let (config, errors) =
         Config::salvage(path).map_err(|errors| Failure::Mistake(errors.to_string()))?;
     let of_lines = |kind, remarks: &[Remark]| -> Vec<Finding> {
@@ -83,8 +68,13 @@ fn all_findings(path: &Path) -> Result<Vec<Finding>> {
     let file = path.display();
     // A PrivateKey with a mistake has been reported already.
     let has_key = (errors.0.iter()).any(|it| it.text.starts_with("PrivateKey"));
-    let found = examine(&config, has_key).into_iter();
-    findings.extend(found.map(|(kind, text)| (kind, format!("{file}: {text}"))));
+    let mut found = examine(&config, has_key);
+    look(path, &config).examine(&config, &mut found);
+    findings.extend(
+        found
+            .into_iter()
+            .map(|(kind, text)| (kind, format!("{file}: {text}"))),
+    );
     findings.sort_by_key(|(kind, _)| *kind);
     Ok(findings)
 }
@@ -109,103 +99,8 @@ fn examine(config: &Config, has_key: bool) -> Vec<Finding> {
     dns(config, found);
     let clear = leaves_in_clear(&blocks, &config.interface.table);
     found.extend(clear.map(|text| (Kind::Warning, text)));
-    forwarding(config, found);
+    forward::forwarding(config, found);
     findings
-}
-
-/// By its key, if that is no secret.
-fn name(config: &Config, key: &PublicKey) -> String {
-    match config.can_show(key) {
-        true => format!("peer {key}"),
-        false => "the peer whose PublicKey is no public key".into(),
-    }
-}
-
-/// A key of the interface in the wrong place.
-fn own_secrets(config: &Config, found: &mut Vec<Finding>) {
-    let Some(private) = config.interface.private_key.as_ref() else {
-        return;
-    };
-    if !private.is_zero() && !keys::is_clamped(private.bytes()) {
-        found.push((
-            Kind::Hint,
-            "PrivateKey has not the form that `adit genkey` gives it: it may be a public or a preshared key".into(),
-        ));
-    }
-}
-
-/// A secret of the peer with this number in the wrong place. It is never printed.
-fn secrets(config: &Config, n: usize, peer: &Peer, found: &mut Vec<Finding>) {
-    let mut warn = |text: &str| {
-        let called = peer
-            .name
-            .as_ref()
-            .map_or(String::new(), |name| format!(", {name}"));
-        found.push((Kind::Warning, format!("[Peer] number {n}{called}: {text}")));
-    };
-    let same = |key: &Option<Secret>| {
-        key.as_ref()
-            .is_some_and(|key| *key == Secret::new(&peer.public_key.0))
-    };
-    if config.peers.iter().any(|other| same(&other.preshared_key)) {
-        warn(
-            "its PublicKey is a PresharedKey of this file, which is secret: put the peer's public key there",
-        );
-    } else if !keys::is_public(&peer.public_key) {
-        warn(match keys::is_clamped(&peer.public_key.0) {
-            true => {
-                "its PublicKey is a private key, which is secret: `adit pubkey` makes the public key of it, and as others \
-                 may have seen this one, a new one from `adit genkey` is better"
-            }
-            false => {
-                "its PublicKey is no public key, so that no peer can answer: it is mistyped, or a preshared or private key"
-            }
-        });
-    }
-    let preshared = peer.preshared_key.as_ref().filter(|key| !key.is_zero());
-    if preshared.is_some() && preshared == config.interface.private_key.as_ref() {
-        warn(
-            "its PresharedKey is the PrivateKey of this interface, which no peer should have: `adit genpsk` makes one",
-        );
-    }
-}
-
-/// An endpoint that an example has.
-fn placeholder(config: &Config, peer: &Peer, found: &mut Vec<Finding>) {
-    let Some(endpoint) = &peer.endpoint else {
-        return;
-    };
-    let host = endpoint.host.to_ascii_lowercase();
-    let words = [
-        "your",
-        "server_ip",
-        "server-ip",
-        "serverip",
-        "public_ip",
-        "public-ip",
-        "x.x.x.x",
-    ];
-    if endpoint.numeric().is_none() && words.iter().any(|word| host.starts_with(word)) {
-        found.push((
-            Kind::Warning,
-            format!("{}: its Endpoint {endpoint} looks like an example's: put the peer's host in its place", name(config, &peer.public_key)),
-        ));
-    }
-}
-
-fn blocks(peer: &Peer) -> impl Iterator<Item = Cidr> + '_ {
-    peer.allowed_ips.iter().filter_map(|change| match change {
-        AllowedIpChange::Add(block) => Some(*block),
-        AllowedIpChange::Remove(_) => None,
-    })
-}
-
-fn all_blocks(config: &Config) -> impl Iterator<Item = Cidr> + '_ {
-    config.peers.iter().flat_map(blocks)
-}
-
-fn endpoint(peer: &Peer) -> Option<SocketAddr> {
-    peer.endpoint.as_ref()?.numeric()
 }
 
 fn interface(config: &Config, has_key: bool, found: &mut Vec<Finding>) {
@@ -359,12 +254,25 @@ fn one_peer(config: &Config, peer: &Peer, blocks: &[Cidr], found: &mut Vec<Findi
             ));
         }
     }
+    let network = endpoint(peer).and_then(|to| {
+        let networks = addresses.iter();
+        let mut networks = networks.filter_map(|it| Cidr::new(it.ip, it.prefix_len));
+        networks.find(|network| network.prefix_len() > 0 && network.contains(to.ip()))
+    });
     if let Some(to) = endpoint(peer)
         && addresses.iter().any(|address| address.ip == to.ip())
     {
         found.push((
             Kind::Warning,
             format!("{name}: its Endpoint {to} is this interface's own Address: it is to be where the peer is, outside of the tunnel"),
+        ));
+    } else if let (Some(to), Some(network)) = (endpoint(peer), network) {
+        found.push((
+            Kind::Warning,
+            format!(
+                "{name}: its Endpoint {to} lies in {network}, the network inside the tunnel: it is to be the address that the \
+                 peer's host has without the tunnel"
+            ),
         ));
     } else if let Some(to) = endpoint(peer)
         && *table != Table::Off
@@ -435,52 +343,6 @@ fn nested(config: &Config, found: &mut Vec<Finding>) {
         let text = format!("{} more allowed IPs lie inside others", nested.len() - MANY);
         found.push((Kind::Hint, text));
     }
-}
-
-/// Findings about what a hub needs besides the file.
-fn forwarding(config: &Config, found: &mut Vec<Finding>) {
-    let interface = &config.interface;
-    let is_host = |peer: &&Peer| {
-        let blocks = || blocks(peer);
-        peer.endpoint.is_none() && blocks().next().is_some() && blocks().all(is_host)
-    };
-    let hosts: Vec<&Peer> = config.peers.iter().filter(is_host).collect();
-    let hooks = || interface.pre_up.iter().chain(&interface.post_up);
-    let told = |words: &[&str]| {
-        hooks().any(|hook| {
-            let hook = hook.to_ascii_lowercase();
-            words.iter().any(|word| hook.contains(word))
-        })
-    };
-    // A script of its own may do anything.
-    let is_script = |hook: &String| hook.trim_start().starts_with(['/', '.']);
-    let is_told = told(&["forward"]) && told(&["masquerade", "snat"]);
-    if hosts.len() < 2 || interface.forward.is_some() || is_told || hooks().any(is_script) {
-        return;
-    }
-    let has = |v6: bool| {
-        let mut blocks = hosts.iter().flat_map(|peer| blocks(peer));
-        blocks.any(|block| block.addr().is_ipv6() == v6)
-    };
-    let sysctls = [
-        (false, "net.ipv4.ip_forward"),
-        (true, "net.ipv6.conf.all.forwarding"),
-    ];
-    let sysctls: Vec<String> = (sysctls.iter())
-        .filter(|(v6, _)| has(*v6))
-        .map(|(_, sysctl)| format!("`sysctl -w {sysctl}=1`"))
-        .collect();
-    let sysctls = sysctls.join(" and ");
-    found.push((
-        Kind::Hint,
-        format!(
-            "{} peers are hosts that meet here: they reach each other and what is behind this host only if it forwards \
-             ({sysctls}), and the Internet only if it translates their addresses, too (`nft add rule ip nat postrouting \
-             oifname DEVICE masquerade`, in a chain of `type nat hook postrouting`); the line `# Forward = internet` below \
-             [Interface] has `adit up` do all of it",
-            hosts.len()
-        ),
-    ));
 }
 
 fn dns(config: &Config, found: &mut Vec<Finding>) {

@@ -52,6 +52,12 @@ fn each_mistake_is_found_alone() {
         ),
         ("10.0.0.3/32", "", Kind::Warning, "has no AllowedIPs"),
         (
+            "192.0.2.1:51820",
+            "10.0.0.2:51820",
+            Kind::Warning,
+            "the network inside the tunnel",
+        ),
+        (
             "10.0.0.3/32",
             "10.0.0.0/8",
             Kind::Hint,
@@ -101,7 +107,7 @@ fn a_wrong_private_key_is_not_also_a_missing_one() {
     for key in [&KEY[1..], "", KEY] {
         std::fs::write(&file, good().replace(KEY, key)).expect("a file");
         std::fs::set_permissions(&file, Permissions::from_mode(0o600)).expect("our file");
-        let findings = all_findings(&file).expect("a file");
+        let findings = all_findings(&file, |_, _| Here::default()).expect("a file");
         found.push(findings.into_iter().map(|it| it.1).collect::<Vec<_>>());
     }
     std::fs::remove_dir_all(&dir).expect("our directory");
@@ -119,6 +125,28 @@ fn a_peer_behind_nat_and_one_that_cannot_begin_are_found() {
     assert!(texts[1].contains("PersistentKeepalive = 25"));
     let nowhere = no_port.replace("Endpoint = 192.0.2.1:51820\n", "");
     assert!(findings(&nowhere)[0].1.contains("no handshake can begin"));
+}
+
+#[test]
+fn peers_that_are_not_translated_are_found() {
+    let hub = good().replace("ListenPort", "# Forward = internet\nListenPort");
+    assert_eq!(findings(&hub), []);
+    let narrow = hub.replace("10.0.0.1/24", "10.0.0.1/32");
+    for (text, count) in [
+        (hub.replace("10.0.0.3/32", "10.0.1.3/32"), 1),
+        // What is behind a peer may be known on the way back.
+        (hub.replace("10.0.0.3/32", "10.0.0.3/32, 10.0.1.3/32"), 0),
+        (narrow.clone(), 2),
+        (narrow.replace("internet", "peers"), 0),
+    ] {
+        let found = findings(&text);
+        assert_eq!(found.len(), count, "{found:?}");
+        assert!(
+            found
+                .iter()
+                .all(|it| it.1.contains("is in no network of the interface's own"))
+        );
+    }
 }
 
 /// The firewall mark keeps the datagrams of a default route out of the tunnel.
@@ -196,7 +224,7 @@ fn secrets_in_the_place_of_public_keys_are_told_and_not_printed() {
         wrong.replace("AllowedIPs = 10.0.0.2/32", &preshared),
     ] {
         std::fs::write(&path, wrong).expect("a file");
-        let found = all_findings(&path).expect("findings");
+        let found = all_findings(&path, |_, _| Here::default()).expect("findings");
         assert!(
             found.len() > 3 && found.iter().all(|it| !it.1.contains(&text[..16])),
             "{found:?}"

@@ -209,7 +209,9 @@ pub(crate) enum Command {
     Edit(FileArgs),
     /// Say what is wrong or unusual in a configuration file, without any rights
     ///
-    /// Exits with 1 if `adit up` would refuse the file.
+    /// Looks at this host, too: at networks that collide, IPv6 that is disabled, an endpoint that is this
+    /// host itself; but not for the file of a peer of this host. Exits with 1 if `adit up` would refuse
+    /// the file.
     Check(ConfArgs),
     /// Print a configuration file without the keys that only `adit up` and wg-quick understand
     Strip(ConfArgs),

@@ -15,6 +15,7 @@ mod harness;
 mod allowances;
 mod carries;
 mod causes;
+mod checks;
 mod cores;
 mod daemon;
 mod deploy;
