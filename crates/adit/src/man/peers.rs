@@ -52,7 +52,7 @@ pub(super) fn peer(roff: &mut Roff, page: &str) {
             roff,
             "The file, under its lock and as a whole, and the running interface. If one of them cannot be changed, the other \
              is not, either. No other line of the file changes. With `--json`, the object has `schema`, `interface`, `done` \
-             (`renamed`, `disabled`, `enabled`, `removed`) and `peer`, as in adit-peers(8).",
+             (`renamed`, `disabled`, `enabled`, `limited`, `quota`, `expires`, `removed`) and `peer`, as in adit-peers(8).",
         );
     }
     if page.ends_with("peer") || page.ends_with("able") {
@@ -61,6 +61,33 @@ pub(super) fn peer(roff: &mut Roff, page: &str) {
             roff,
             "Each line of a disabled peer stays where it is, behind `# disabled:`. wg(8) and wg-quick(8) pass over it, and \
              without these marks the peer is what it was, also by hand. Its name and addresses are given to no other peer.",
+        );
+    }
+    if ["peer", "limit", "quota", "expire"]
+        .iter()
+        .any(|it| page.ends_with(it))
+    {
+        roff.control("SH", ["LIMITS, QUOTAS AND ENDS OF ACCESS"]);
+        paragraph(
+            roff,
+            "They stand in comments of the peer's section, which wg(8) and wg-quick(8) pass over: `# Limit = 50M/10M`, to the \
+             peer and from it, `# Quota = 100G` and `# Expires = 2027-01-31T12:00:00Z`. `adit up` and `adit sync` heed them. \
+             A day without a time of day lasts until its end, in UTC.",
+        );
+        paragraph(
+            roff,
+            "A limit is of bits a second that packets carry behind 40 bytes of headers, 60 of IPv6: about what a TCP \
+             connection measures. Where all that waits in a queue of the interface is for the peer, it waits for the \
+             limit, and local TCP slows down without a loss. Otherwise, and in the direction from the peer, packets are \
+             dropped and count as `limit_to_peer` and `limit_from_peer`.",
+        );
+        paragraph(
+            roff,
+            "A quota counts what adit-show(8) prints as transfer, in both directions, since the interface has the peer or \
+             since `adit peer quota`; a process that begins anew counts from 0. When it is used up or the time is over, the \
+             peer's sessions end within a second and none begins: what is sent to it counts as `no_access`, and its \
+             initiations as `no_access` of the handshakes. When it has access again, it notices within 15 seconds if it \
+             sends.",
         );
     }
     list(roff, "FILES", [CONFIGURATION, CONTROL_SOCKET]);
@@ -84,6 +111,21 @@ pub(super) fn peer(roff: &mut Roff, page: &str) {
             "enable",
             "adit peer enable wg0 laptop",
             "It was found again, and connects as before.",
+        ),
+        (
+            "limit",
+            "adit peer limit wg0 phone 50M/10M",
+            "At most 50 Mbit/s to the phone and 10 from it.",
+        ),
+        (
+            "quota",
+            "adit peer quota wg0 guest 100G",
+            "100 GB in both directions together, from now on.",
+        ),
+        (
+            "expire",
+            "adit peer expire wg0 guest 7d",
+            "A guest has access for a week.",
         ),
         (
             "remove",

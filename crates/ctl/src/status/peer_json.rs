@@ -6,11 +6,10 @@ use std::fmt::Display;
 use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
-use adit_proto::config::{PeerHandshakes, PeerStatus};
+use adit_proto::config::{PeerAllowance, PeerHandshakes, PeerStatus};
 use base64ct::{Base64, Encoding};
 use serde::ser::{Serialize, SerializeStruct, Serializer};
 
-use super::Allowance;
 use crate::keys::BASE64_LEN;
 
 /// A peer, as the status socket writes it. Its preshared key is not among it.
@@ -80,13 +79,41 @@ impl<B: Borrow<PeerStatus>> Serialize for NamedPeer<B> {
             peer.serialize_field("lane", &rx_queue)?;
         }
         if let Some(allowance) = &status.allowance {
-            peer.serialize_field("allowance", &Allowance::of(allowance))?;
+            peer.serialize_field("allowance", &AllowanceJson(allowance))?;
         }
         peer.serialize_field("transfer_rx", &status.rx_bytes)?;
         peer.serialize_field("transfer_tx", &status.tx_bytes)?;
         peer.serialize_field("drops", &Drops(&drops))?;
         peer.serialize_field("persistent_keepalive", &status.persistent_keepalive)?;
         peer.end()
+    }
+}
+
+/// As [`Allowance`](super::Allowance) has it.
+struct AllowanceJson<'a>(&'a PeerAllowance);
+
+impl Serialize for AllowanceJson<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let PeerAllowance {
+            allowance,
+            used,
+            access,
+        } = self.0;
+        let bits = |bytes: Option<u64>| bytes.map(|bytes| bytes.saturating_mul(8));
+        let mut json = serializer.serialize_struct("Allowance", 6)?;
+        for (name, value) in [
+            ("to_peer_bits", bits(allowance.to_peer)),
+            ("from_peer_bits", bits(allowance.from_peer)),
+            ("quota_bytes", allowance.quota),
+            ("used_bytes", Some(*used)),
+            ("expires", allowance.expires.map(|at| at.as_secs())),
+        ] {
+            if let Some(value) = value {
+                json.serialize_field(name, &value)?;
+            }
+        }
+        json.serialize_field("access", access.name())?;
+        json.end()
     }
 }
 

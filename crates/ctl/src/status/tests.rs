@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use adit_proto::DropReason;
-use adit_proto::config::{Cidr, PublicKey, Secret};
+use adit_proto::config::{Cidr, PeerAllowance, PublicKey, Secret};
 
 use super::*;
 use crate::socket::tests::{Dir, answers_without_end};
@@ -27,6 +27,16 @@ fn device() -> DeviceStatus {
                 tx_bytes: 1536 * 1024 * 1024,
                 drops: vec![(DropReason::SlowPath, 7)],
                 persistent_keepalive: 25,
+                allowance: Some(PeerAllowance {
+                    allowance: adit_proto::Allowance {
+                        to_peer: Some(1_000_000),
+                        from_peer: None,
+                        quota: Some(5_000_000_000),
+                        expires: Some(Duration::from_secs(2_000)),
+                    },
+                    used: 4_000_000_000,
+                    access: adit_proto::Access::Open,
+                }),
                 allowed_ips: vec![block([10, 0, 0, 0], 8), block([0, 0, 0, 0], 0)],
                 ..peer(6)
             },
@@ -103,6 +113,9 @@ peer: BgYGBgYGBgYGBgYGBgYGBgYGBgYGBgYGBgYGBgYGBgY=
   endpoint: [2001:db8::1]:7
   allowed ips: 10.0.0.0/8, 0.0.0.0/0
   latest handshake: 1 minute, 3 seconds ago
+  limit: 8Mbit/s to the peer, no limit from it
+  quota: 3.73 GiB of 4.66 GiB used
+  expires: 1970-01-01T00:33:20Z, in 15 minutes, 37 seconds
   transfer: 1023 B received, 1.50 GiB sent
   drops: 7 slow path
   persistent keepalive: every 25 seconds
