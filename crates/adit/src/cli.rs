@@ -16,6 +16,7 @@ pub(crate) use peers::{
     ExpireArgs, LimitArgs, OutputArgs, PeerArgs, PeerCommand, PeerSort, PeersArgs, QuotaArgs,
     RenameArgs, ShowPeerArgs,
 };
+pub(crate) use since::Since;
 use values::interface_name;
 pub(crate) use values::{When, block};
 pub(crate) use watch::{EventsArgs, Layout, MetricsArgs, ShowArgs, TopArgs, WhyArgs};
@@ -23,6 +24,7 @@ pub(crate) use watch::{EventsArgs, Layout, MetricsArgs, ShowArgs, TopArgs, WhyAr
 mod files;
 mod guess;
 mod peers;
+mod since;
 mod values;
 mod watch;
 
@@ -40,7 +42,8 @@ If an interface has the name of a subcommand, nearly that name, or that of a wor
 `start`), use `adit run NAME` or `adit -f NAME`.
 
 Environment of the daemon:
-  LOG_LEVEL              verbose (or debug: why peers do not connect), error, silent; error if unset
+  LOG_LEVEL              verbose (or debug: why peers do not connect), error (and who changed what), silent; if unset,
+                         error, and in the background to the system's log
   ADIT_DISABLE_OFFLOADS  like --disable-offload, names separated by commas
   ADIT_STATUS_GROUP      like --status-group
   ADIT_AEAD              avx512, avx2, portable or ring, instead of the fastest for this processor

@@ -1,7 +1,10 @@
-//! `adit events`: what happens to interfaces, as it happens.
+//! `adit events`: what happens to interfaces, as it happens, and what the journal kept of it.
+
+mod journal;
 
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read};
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
@@ -15,6 +18,10 @@ use crate::show;
 
 /// How often to look for interfaces that are new.
 const LOOK: Duration = Duration::from_secs(1);
+/// How often, and how soon, to look for the process that goes on in place of one that ended: it has the
+/// same socket, until it says that this is its own.
+const ATTEMPTS: usize = 20;
+const PAUSE: Duration = Duration::from_millis(50);
 /// Longest line.
 const MAX_LINE: usize = 64 << 10;
 
@@ -26,6 +33,13 @@ pub(crate) struct Source {
 }
 
 pub(crate) fn events(args: &EventsArgs) -> Result<()> {
+    if let Some(since) = &args.since {
+        let only = args.interface.as_deref();
+        journal::read(since, only, |event| print(event, args.json))?;
+        if !args.follow {
+            return Ok(());
+        }
+    }
     let mut sources = BTreeMap::new();
     if let Some(name) = &args.interface {
         let source = status::listen(name).and_then(Source::new);
@@ -47,12 +61,16 @@ pub(crate) fn events(args: &EventsArgs) -> Result<()> {
         }
         let mut ended = Vec::new();
         for (name, source) in &mut sources {
-            if !source.take(|line| print(line, args.json))? {
+            if !source.take(|line| print_line(line, args.json))? {
                 ended.push(name.clone());
             }
         }
         for name in ended {
-            sources.remove(&name);
+            let ended = sources.remove(&name);
+            if let Some(source) = ended.and_then(|ended| ended.successor(&name)) {
+                sources.insert(name, source);
+                continue;
+            }
             say!("adit: {name} has ended");
             if args.interface.is_some() {
                 return Ok(());
@@ -85,6 +103,24 @@ impl Source {
         Ok(Self { stream, begun })
     }
 
+    fn process(&self) -> Option<i32> {
+        let (pid, _) = adit_io::peer(self.stream.as_fd()).ok()?;
+        Some(pid).filter(|pid| *pid > 0)
+    }
+
+    /// Another process that goes on in place of this one, if one does.
+    fn successor(self, name: &str) -> Option<Self> {
+        let before = self.process()?;
+        for _ in 0..ATTEMPTS {
+            let source = status::listen(name).and_then(Self::new).ok()?;
+            if source.process()? != before {
+                return Some(source);
+            }
+            std::thread::sleep(PAUSE);
+        }
+        None
+    }
+
     /// Readable when there are events.
     pub(crate) fn stream(&self) -> &UnixStream {
         &self.stream
@@ -113,19 +149,29 @@ impl Source {
     }
 }
 
-fn print(line: &[u8], json: bool) -> Result<()> {
-    let mut event: Event = match serde_json::from_slice(line) {
-        Ok(event) => event,
+fn print_line(line: &[u8], json: bool) -> Result<()> {
+    if json && serde_json::from_slice::<Event>(line).is_ok() {
+        // Whole, with fields that this program does not know.
+        let text = String::from_utf8_lossy(line);
+        return cli::print(printable_json(&text).as_bytes());
+    }
+    match serde_json::from_slice(line) {
+        Ok(event) => print(event, json),
         // A process that is older has no events, and sends its status.
         Err(_) => bail!(
             State,
             "the process of the interface is older than this command and has no events"
         ),
-    };
+    }
+}
+
+fn print(mut event: Event, json: bool) -> Result<()> {
     event.clean();
     let text = match json {
-        // Whole, with fields that this program does not know.
-        true => printable_json(&String::from_utf8_lossy(line)).into_owned(),
+        true => {
+            let text = serde_json::to_string(&event).context(|| "cannot write JSON".into())?;
+            printable_json(&text).into_owned() + "\n"
+        }
         false => format!(
             "{} {} {}: {}\n",
             utc(event.time),

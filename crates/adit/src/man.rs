@@ -300,7 +300,7 @@ fn events(roff: &mut Roff) {
          removed or means something else makes it 2. A reader that is too slow misses events, and learns how many.",
     );
     for (name, text) in status::event_fields() {
-        item(roff, name, text);
+        item(roff, &name, text);
     }
     list(roff, "EVENTS", status::EventKind::EXPLAINED.iter().copied());
     list(roff, "FILES", [STATUS_SOCKET]);

@@ -30,12 +30,12 @@ fn serve_and_ask(dir: &std::path::Path) -> Result<(), Box<dyn Error>> {
                 Ok(()) => Response::Done,
                 Err(error) => Response::Refused(error),
             },
-            Request::Names(_)
+            Request::Names { .. }
             | Request::Endpoints { .. }
             | Request::Allow { .. }
             | Request::Threads { .. } => Response::Done,
             Request::Add(_) => Response::Explained(UapiError::invalid("one interface is all")),
-            Request::Alive => Response::Done,
+            Request::Alive | Request::Down => Response::Done,
         }
     };
     let notify = |event: adit_ctl::ServerEvent<'_>| println!("server: {event:?}");

@@ -54,5 +54,5 @@ pub mod text;
 pub mod uapi;
 mod zeroized;
 
-pub use origin::Origin;
+pub use origin::{Caller, Origin};
 pub use socket::{BindError, ServerEvent, Service, Serving, connect};

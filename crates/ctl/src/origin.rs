@@ -2,6 +2,8 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
+use crate::text::is_printable;
+
 /// The process at the other end of a connection, as the kernel names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Origin {
@@ -23,12 +25,70 @@ impl Origin {
         self.uid == 0 || self.uid == rustix::process::geteuid().as_raw()
     }
 
-    /// The name of the program that the process runs now, if it is still there.
-    pub fn command(&self) -> Option<String> {
-        let name = adit_io::helper::files::command(self.pid).ok()?;
-        let name = String::from_utf8(name).ok()?;
-        let printable = name.trim().chars().filter(|c| !c.is_control());
-        Some(printable.collect())
+    /// What can be found out about it, if it is still there.
+    pub fn caller(self) -> Caller {
+        let found = adit_io::helper::files::caller(self.pid).ok();
+        let (name, login) = found.unzip();
+        let name = name.and_then(|name| String::from_utf8(name).ok());
+        // Parentheses tell what is not the name in a line.
+        let is_good = |c: &char| is_printable(*c) && !matches!(c, '(' | ')');
+        let printable = |name: String| name.trim().chars().filter(is_good).collect();
+        Caller {
+            origin: self,
+            login: login.flatten(),
+            command: name.map(printable),
+        }
+    }
+}
+
+/// Who asked for a change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Caller {
+    /// The process.
+    pub origin: Origin,
+    /// The user behind a process of root: who logged in, as the kernel keeps it, or else whose process
+    /// started sudo(8) or its like.
+    pub login: Option<u32>,
+    /// The name of its program.
+    pub command: Option<String>,
+}
+
+impl Caller {
+    /// What a line begins with that [`Display`](std::fmt::Display) has written, and the rest of it.
+    pub fn parse(line: &str) -> Option<(Self, &str)> {
+        let (command, rest) = line.split_once(" (pid ")?;
+        let (inner, rest) = rest.split_once(')')?;
+        let (pid, inner) = inner.split_once(", uid ")?;
+        let (uid, login) = match inner.split_once(", for uid ") {
+            Some((uid, login)) => (uid, Some(login.parse().ok()?)),
+            None => (inner, None),
+        };
+        let origin = Origin {
+            pid: pid.parse().ok()?,
+            uid: uid.parse().ok()?,
+        };
+        let command = Some(command.to_owned()).filter(|command| command != NAMELESS);
+        let caller = Self {
+            origin,
+            login,
+            command,
+        };
+        Some((caller, rest.trim_start()))
+    }
+}
+
+const NAMELESS: &str = "a process";
+
+/// `wg (pid 17, uid 0, for uid 1000)`.
+impl std::fmt::Display for Caller {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let command = self.command.as_deref().unwrap_or(NAMELESS);
+        let Origin { pid, uid } = self.origin;
+        write!(f, "{command} (pid {pid}, uid {uid}")?;
+        if let Some(login) = self.login {
+            write!(f, ", for uid {login}")?;
+        }
+        f.write_str(")")
     }
 }
 

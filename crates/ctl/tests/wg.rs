@@ -116,8 +116,9 @@ fn start(service: &Service, name: &str) -> (Device, Serving) {
             },
             Request::Add(_)
             | Request::Alive
+            | Request::Down
             | Request::Threads { .. }
-            | Request::Names(_)
+            | Request::Names { .. }
             | Request::Endpoints { .. }
             | Request::Allow { .. } => {
                 unreachable!("wg asks for no such thing")

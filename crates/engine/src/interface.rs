@@ -67,6 +67,9 @@ pub struct EngineReport {
     pub waiting: WaitingCounters,
 }
 
+/// Peers that the control thread looks at without doing anything else meanwhile.
+const LOOKED_AT: usize = 256;
+
 impl Interface {
     pub(crate) fn new<T: TunQueue + 'static, U: UdpSocket + 'static>(
         queues: &Arc<Queues<T, U>>,
@@ -105,6 +108,28 @@ impl Interface {
         let (answer, result) = sync_channel(1);
         self.common.command(Command::Get(answer));
         result.recv().unwrap_or(Err(CommandError::Stopping))
+    }
+
+    /// The settings and only the peers that have these keys, and how many peers there are. Takes some
+    /// microseconds for each key.
+    ///
+    /// # Errors
+    ///
+    /// As of [`Self::get`].
+    pub fn look(&self, keys: &[PublicKey]) -> Result<(DeviceStatus, usize), CommandError> {
+        let ask = |keys: &[PublicKey]| {
+            let (answer, result) = sync_channel(1);
+            self.common.command(Command::Look(keys.to_vec(), answer));
+            result.recv().unwrap_or(Err(CommandError::Stopping))
+        };
+        let (first, rest) = keys.split_at(keys.len().min(LOOKED_AT));
+        let (mut status, mut count) = ask(first)?;
+        for keys in rest.chunks(LOOKED_AT) {
+            let (more, now) = ask(keys)?;
+            status.peers.extend(more.peers);
+            count = now;
+        }
+        Ok((status, count))
     }
 
     /// Begins a handshake with a peer, unless one is under way. Returns the time until its initiation

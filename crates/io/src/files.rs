@@ -399,9 +399,46 @@ pub(crate) fn process_of(stream: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     Ok(pidfd_open(pid.ok_or(Errno::SRCH)?, PidfdFlags::empty())?)
 }
 
-/// The name of the program that a process runs.
-pub(crate) fn command(pid: i32) -> io::Result<Vec<u8>> {
+/// The name of the program that a process runs, and [the user behind it](user_behind).
+pub(crate) fn caller(pid: i32) -> io::Result<(Vec<u8>, Option<u32>)> {
     let mut name = std::fs::read(format!("/proc/{pid}/comm"))?;
     name.truncate(name.trim_ascii_end().len());
-    Ok(name)
+    Ok((name, user_behind(pid)))
+}
+
+/// The kernel's word for nobody.
+const NOBODY: u32 = u32::MAX;
+/// Ancestors that are looked at.
+const GENERATIONS: usize = 32;
+
+/// The user who became root for a process of root: who logged in, as the kernel keeps it (loginuid),
+/// or else whose process started the command by which root came, such as sudo(8).
+fn user_behind(pid: i32) -> Option<u32> {
+    let read = |pid: i32, file: &str| std::fs::read_to_string(format!("/proc/{pid}/{file}")).ok();
+    if parent_and_user(&read(pid, "status")?)?.1 != 0 {
+        return None;
+    }
+    let login = read(pid, "loginuid").and_then(|text| text.trim().parse().ok());
+    if let Some(login) = login.filter(|login| *login != NOBODY) {
+        return Some(login).filter(|login| *login != 0);
+    }
+    let mut next = pid;
+    for _ in 0..GENERATIONS {
+        let (parent, user) = parent_and_user(&read(next, "status")?)?;
+        if user != 0 {
+            return Some(user);
+        }
+        next = Some(parent).filter(|parent| *parent > 0)?;
+    }
+    None
+}
+
+/// The parent and the real user of a process, by the text of /proc/PID/status.
+fn parent_and_user(status: &str) -> Option<(i32, u32)> {
+    let field = |name: &str| {
+        let value = status.lines().find_map(|line| line.strip_prefix(name))?;
+        value.split_whitespace().next()
+    };
+    let parent = field("PPid:")?.parse().ok()?;
+    Some((parent, field("Uid:")?.parse().ok()?))
 }

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use adit_ctl::status::Field;
 use clap::{Args, ValueEnum};
 
+use super::since::Since;
 use super::values::{field, interface_name, seconds};
 use crate::view::Sort;
 
@@ -104,6 +105,13 @@ pub(crate) struct EventsArgs {
     /// Only this interface; without it all, those that come later included
     #[arg(value_name = "INTERFACE", value_parser = interface_name)]
     pub(crate) interface: Option<String>,
+    /// Print what the journal kept since then, and end: 30m, 1h, 2d, or a date with or without a time,
+    /// as 2026-11-29T12:00 (of this host's time zone, or with a Z of UTC)
+    #[arg(long, value_name = "WHEN")]
+    pub(crate) since: Option<Since>,
+    /// With --since, go on with what happens from then on, as without it
+    #[arg(short, long, requires = "since")]
+    pub(crate) follow: bool,
     /// Print each event as a line of JSON
     #[arg(long)]
     pub(crate) json: bool,

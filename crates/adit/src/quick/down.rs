@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use adit_ctl::config::Table;
 use adit_ctl::status;
+use adit_ctl::uapi::Client;
 use adit_netlink::Netlink;
 use adit_proto::config::DeviceStatus;
 
@@ -109,6 +110,11 @@ impl Quick {
     /// Removes the interface and all that `up` put around it, and waits until its process has
     /// ended. Without a `status`, it is one that does not answer.
     pub(super) fn take_down(&self, netlink: &Netlink, status: Option<&DeviceStatus>) -> Result<()> {
+        if status.is_some() {
+            // For the log alone.
+            let client = Client::connect(&self.name);
+            let _ = client.map(|mut client| client.say_down());
+        }
         let deleted = self.delete(netlink, status.is_some());
         // An interface that was renamed or moved goes with its process only, and its routes with
         // it.

@@ -231,13 +231,14 @@ impl Quick {
         Ok(())
     }
 
-    /// Tells the process the names that comments of the file give peers; `always` also if there are
-    /// none. Nothing depends on them, and other implementations have no names.
-    fn name_peers(&self, always: bool) {
+    /// Tells the process the names that comments of the file give peers; with `replace`, no other has
+    /// one. Before a transaction, names of new peers are told without: the log then has them, and still
+    /// has those of peers that go. Nothing depends on them, and other implementations have no names.
+    fn name_peers(&self, replace: bool) {
         let names = self.config.names();
-        if always || !names.is_empty() {
+        if replace || !names.is_empty() {
             let client = Client::connect(&self.name);
-            _ = client.map(|mut client| client.name_peers(names.into_iter()));
+            _ = client.map(|mut client| client.name_peers(names.into_iter(), replace));
         }
     }
 

@@ -353,6 +353,7 @@ impl Quick {
             return Ok(());
         }
         if !peers.is_empty() {
+            self.name_peers(false);
             let set = self.set(&DeviceChange {
                 peers: peers.to_vec(),
                 ..DeviceChange::default()

@@ -59,6 +59,7 @@ impl Quick {
             }),
             None => None,
         };
+        self.name_peers(false);
         self.set(&change)?;
         self.name_peers(true);
         self.allow_peers()?;

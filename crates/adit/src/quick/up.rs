@@ -114,12 +114,12 @@ impl Quick {
         self.hooks(&interface.pre_up)?;
         let endpoints = self.endpoints()?;
         self.remember(&endpoints);
+        self.name_peers(false);
         // Settings of the hooks stay, such as a key that is in no file.
         self.set(&DeviceChange {
             replace_peers: false,
             ..self.config.to_change(&endpoints)
         })?;
-        self.name_peers(false);
         self.allow_peers()?;
         self.name_endpoints();
         // A hook may have set more than the file.

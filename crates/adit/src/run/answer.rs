@@ -1,16 +1,16 @@
 //! Answers of the sockets of an interface.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, Weak};
 use std::time::SystemTime;
 
 use adit_ctl::status;
-use adit_ctl::uapi::{Response, UapiError};
+use adit_ctl::uapi::{Changed, Plan, Response, UapiError};
 use adit_engine::{BatchCounters, CommandError, Interface, Policy, TrainCounters};
 use adit_io::Offloads;
 use adit_io::helper;
 use adit_io::tun::Tun;
-use adit_proto::config::{DeviceChange, DeviceStatus};
+use adit_proto::config::{DeviceChange, DeviceStatus, PublicKey};
 use rustix::io::Errno;
 
 use super::names::Names;
@@ -22,9 +22,63 @@ pub(super) fn get(interface: &Interface) -> Response {
 }
 
 /// To `set` on the control socket.
-pub(super) fn set(interface: &Interface, change: DeviceChange) -> Response {
-    let done = interface.set(change).map(|()| Response::Done);
-    done.unwrap_or_else(refused)
+pub(super) fn set(interface: &Interface, change: DeviceChange, names: &Names) -> Response {
+    // Without it, as where memory is short, the change is made all the same.
+    let before = before(interface, &change);
+    let sections = change.peers.len();
+    if let Err(error) = interface.set(change) {
+        return refused(error);
+    }
+    let compare = |(plan, before): (Plan, DeviceStatus)| {
+        let (after, _) = match plan.keys() {
+            Some(keys) => interface.look(keys).ok()?,
+            None => (interface.get().ok()?, 0),
+        };
+        Some(plan.compare(&before, &after, sections, &|key| names.of(key)))
+    };
+    told((before.and_then(compare)).unwrap_or_else(|| Changed::unknown(sections)))
+}
+
+/// What a transaction is about, and how that is now.
+fn before(interface: &Interface, change: &DeviceChange) -> Option<(Plan, DeviceStatus)> {
+    let (_, peers) = interface.look(&[]).ok()?;
+    let plan = Plan::of(change, peers);
+    let status = match plan.keys() {
+        Some(keys) => interface.look(keys).ok()?.0,
+        None => interface.get().ok()?,
+    };
+    Some((plan, status))
+}
+
+/// To names of peers on the control socket. What is told is about peers that there are.
+pub(super) fn names(
+    interface: &Interface,
+    names: &Names,
+    named: Vec<(PublicKey, String)>,
+    replace: bool,
+) -> Response {
+    let mut renamed = names.change(named, replace);
+    // The order of a hash map is no order.
+    renamed.sort_by_key(|(key, ..)| key.0);
+    renamed.truncate(MAX_RENAMED);
+    let keys: Vec<PublicKey> = renamed.iter().map(|(key, ..)| *key).collect();
+    let peers = interface.look(&keys).map(|(status, _)| status.peers);
+    let there: HashSet<_> = (peers.unwrap_or_default().iter())
+        .map(|peer| peer.public_key)
+        .collect();
+    renamed.retain(|(key, ..)| there.contains(key));
+    told(Changed::of_names(renamed))
+}
+
+/// Names that are compared with the peers.
+const MAX_RENAMED: usize = 4096;
+
+/// Nothing, or what changed.
+pub(super) fn told(changed: Changed) -> Response {
+    match changed.is_nothing() {
+        true => Response::Done,
+        false => Response::Changed(changed),
+    }
 }
 
 /// To `alive` on the control socket.

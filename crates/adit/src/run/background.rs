@@ -12,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 
 use rustix::process::{Pid, Signal};
 
-use super::{LogLevel, RunArgs};
+use super::{LogLevel, RunArgs, level};
 use crate::failure::{Context, Failure, Result, bail};
 
 /// The line that the background process writes when the interface exists and the socket answers.
@@ -106,6 +106,7 @@ pub(super) fn null(args: &RunArgs) -> Result<Option<File>> {
     if !args.background {
         return Ok(None);
     }
+    level::find_system_log();
     let open = || File::options().read(true).write(true).open("/dev/null");
     let opened = std::env::set_current_dir("/").and_then(|()| open());
     opened.map(Some).context(LEAVE)
@@ -135,6 +136,7 @@ pub(super) fn report_ready(
     // must not wait for ever.
     if level == LogLevel::Unset || level == LogLevel::Silent {
         rustix::stdio::dup2_stderr(null).context(LEAVE)?;
+        level::leave_terminal();
     }
     let mut stdout = std::io::stdout();
     let reported = stdout.write_all(READY).and_then(|()| stdout.flush());

@@ -22,10 +22,10 @@ use std::path::Path;
 use std::sync::{Arc, Weak};
 
 use adit_ctl::uapi::{Client, ClientError};
-use adit_ctl::{config, status};
+use adit_ctl::{Origin, config, status};
 use adit_io::Offloads;
 use adit_sandbox::Starter;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, setrlimit};
 
 use self::background::Notifier;
 pub(crate) use background::{notify_systemd, start as start_in_background, start_program};
@@ -102,7 +102,7 @@ fn begin(args: &RunArgs) -> Result<()> {
 fn serve(args: &RunArgs) -> Result<()> {
     allow_descriptors();
     adit_io::map_large_buffers();
-    let me = Me::new(args, Notifier::new());
+    let (me, parent) = (Me::new(args, Notifier::new()), parent());
     let null = background::null(args)?;
     adit_sandbox::register("adit");
     // Signals are caught from here on, so that an early one still removes the sockets' files.
@@ -120,13 +120,20 @@ fn serve(args: &RunArgs) -> Result<()> {
     let listener = Listener::bind(&process.status_dir())
         .inspect_err(|failure| level.verbose(format_args!("no hand-over: {failure}")))
         .ok();
+    // As long as the parent waits.
+    let by = args.take_over.map(|old| (old, parent.caller()));
     let reported = background::report_ready(args, null.as_ref(), me.notifier(), level);
     match finish {
         None => reported?,
         // Nobody else has the interfaces any more.
         Some(finish) => {
             reported.unwrap_or_else(|failure| level.error(failure));
-            starter.beside(|| finish.finish(level));
+            let say = || {
+                if let Some((old, by)) = &by {
+                    process.say_upgraded(*old, by);
+                }
+            };
+            starter.beside(|| finish.finish(level, say));
         }
     }
     wait(&process, &me, events, listener, starter)
@@ -134,6 +141,13 @@ fn serve(args: &RunArgs) -> Result<()> {
 
 /// A process that serves its interfaces, and what is left to be done of a hand-over.
 type Begun = (Children, Arc<Process>, Option<hand_over::Finish>);
+
+/// The parent, which runs for the same user.
+fn parent() -> Origin {
+    let pid = rustix::process::getppid().map_or(0, Pid::as_raw_pid);
+    let uid = rustix::process::getuid().as_raw();
+    Origin { pid, uid }
+}
 
 /// Serves interfaces that no process serves yet.
 fn start(args: &RunArgs, sender: events::Sender, starter: &Starter) -> Result<Begun> {
@@ -320,7 +334,9 @@ pub(crate) fn tune(args: &TuneArgs) -> Result<()> {
     changed.map_err(|error| {
         Failure::State(match error {
             ClientError::Explained(why) => format!("the process of {name} changed nothing: {why}"),
-            error if error.is_unserved() => format!("no process serves {name}"),
+            error if error.is_unserved() => {
+                format!("no process serves {name}: `adit up {name}` starts one")
+            }
             ClientError::Refused(_) => no_tuning(name),
             ClientError::Io(e) if e.kind() == ErrorKind::UnexpectedEof => no_tuning(name),
             error => format!("cannot ask the process of {name}: {error}"),

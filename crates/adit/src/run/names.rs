@@ -6,6 +6,9 @@ use std::sync::{PoisonError, RwLock};
 use adit_ctl::keys::{BASE64_LEN, public_from_base64};
 use adit_proto::config::PublicKey;
 
+/// A peer, what it was called, and what it is called now.
+pub(super) type Renamed = (PublicKey, Option<String>, Option<String>);
+
 /// Set by `adit up` and `adit sync`; read by the status, events and the log.
 #[derive(Default)]
 pub(super) struct Names(RwLock<HashMap<PublicKey, String>>);
@@ -13,8 +16,25 @@ pub(super) struct Names(RwLock<HashMap<PublicKey, String>>);
 impl Names {
     /// In place of all earlier ones.
     pub(super) fn set(&self, names: Vec<(PublicKey, String)>) {
-        let names = names.into_iter().collect();
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = names;
+        self.change(names, true);
+    }
+
+    /// Gives peers names; with `replace`, no other has one. Returns what differs: before, and after.
+    pub(super) fn change(&self, names: Vec<(PublicKey, String)>, replace: bool) -> Vec<Renamed> {
+        let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut renamed: Vec<Renamed> = Vec::new();
+        let names: HashMap<_, _> = names.into_iter().collect();
+        if replace {
+            let gone = known.extract_if(|key, _| !names.contains_key(key));
+            renamed.extend(gone.map(|(key, name)| (key, Some(name), None)));
+        }
+        for (key, name) in names {
+            let old = known.insert(key, name.clone());
+            if old.as_ref() != Some(&name) {
+                renamed.push((key, old, Some(name)));
+            }
+        }
+        renamed
     }
 
     /// All of them, by keys in base64.

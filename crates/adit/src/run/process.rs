@@ -8,8 +8,8 @@ use std::thread;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use adit_ctl::uapi::{Request, Response, UapiError};
-use adit_ctl::{BindError, ServerEvent, Service, Serving, status, uapi};
+use adit_ctl::uapi::{Changed, Request, Response, UapiError};
+use adit_ctl::{BindError, Caller, ServerEvent, Service, Serving, status, uapi};
 use adit_engine::{
     Engine, GivenAllowance, Interface, Kernel, Policy, Settings, StopReason, ThreadSettings,
     VerboseLog, Watches,
@@ -81,6 +81,7 @@ pub(super) struct Running {
     /// Threads that serve sockets: that of the control socket is last.
     pub(super) serving: Vec<Serving>,
     pub(super) names: Arc<Names>,
+    events: Arc<status::Events>,
     /// Since when it is served: seconds since the Unix epoch.
     pub(super) started: u64,
 }
@@ -219,6 +220,7 @@ impl Process {
             tun,
             serving,
             names: prepared.names,
+            events: prepared.events,
             started: prepared.started,
         };
         interfaces.running.insert(name.clone(), running);
@@ -284,6 +286,20 @@ impl Process {
             log_verbose: (level == LogLevel::Verbose).then_some(log_verbose),
             listener: None,
             peers_file: Some(self.status_dir().join(format!("{name}.peers"))),
+        }
+    }
+
+    /// Tells that this process goes on in place of another one, because a process, the parent, asked
+    /// for it.
+    pub(super) fn say_upgraded(&self, old: i32, by: &Caller) {
+        let own = rustix::process::getpid().as_raw_pid();
+        for (name, running) in &self.interfaces().running {
+            let text = format!(
+                "{by} had process {own} (Adit {}) go on in place of process {old}",
+                env!("CARGO_PKG_VERSION")
+            );
+            self.level.change(format_args!("{name}: upgraded: {text}"));
+            watch::upgraded(&running.events, by, text);
         }
     }
 
@@ -512,7 +528,7 @@ impl Bound {
         let on_event = move |event: ServerEvent<'_>| {
             match event {
             ServerEvent::Configured(change) => {
-                level.verbose(format_args!("{owner}: configuration changed: {change}"));
+                level.change(format_args!("{owner}: configuration changed: {change}"));
                 watch::configured(&told, change);
             }
             ServerEvent::Refused(error) => {
@@ -535,16 +551,16 @@ impl Bound {
             Request::Get => answer::get(&handle),
             Request::Set(change) => {
                 resolver.configured(&owner, &change);
-                answer::set(&handle, change)
+                answer::set(&handle, change, &given_names)
             }
             Request::Alive => answer::alive(&handle),
+            Request::Down => Response::Changed(Changed::of_end()),
             Request::Add(name) => add_for_client(&process_of, &name),
             Request::Threads { shards, policy } => {
                 set_threads(&process_of, shards, policy.as_deref())
             }
-            Request::Names(given) => {
-                given_names.set(given);
-                Response::Done
+            Request::Names { named, replace } => {
+                answer::names(&handle, &given_names, named, replace)
             }
             Request::Allow { given, replace } => {
                 let given = given.into_iter();
@@ -617,7 +633,7 @@ fn add_for_client(process: &Weak<Process>, name: &str) -> Response {
             None => Err(Failure::State("the process ends".into())),
         });
     match added {
-        Ok(()) => Response::Done,
+        Ok(()) => Response::Changed(Changed::of_interface(name)),
         Err(failure) => {
             let errno = Errno::INVAL.raw_os_error();
             Response::Explained(UapiError::new(errno, failure.to_string()))
@@ -637,10 +653,16 @@ fn set_threads(process: &Weak<Process>, shards: Option<u16>, policy: Option<&str
                 .ok_or_else(|| UapiError::invalid(format!("there is no policy {name}")))?,
         };
         engine.set_threads(shards.map_or(before, usize::from), policy)?;
-        Ok::<_, UapiError>(())
+        let (after, policy) = engine.threads();
+        let values = [
+            ("shards", before.to_string(), after.to_string()),
+            ("policy", policy_before.name().into(), policy.name().into()),
+        ];
+        let values = values.into_iter().filter(|(_, from, to)| from != to);
+        Ok::<_, UapiError>(Changed::of_settings(values.collect()))
     };
     match process.upgrade().map(|process| set(&process.engine)) {
-        Some(Ok(())) => Response::Done,
+        Some(Ok(changed)) => answer::told(changed),
         Some(Err(error)) => Response::Explained(error),
         None => Response::Explained(UapiError::invalid("the process ends")),
     }

@@ -6,8 +6,9 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use adit_ctl::status::{EventKind, Events};
-use adit_ctl::uapi::Configured;
+use adit_ctl::Caller;
+use adit_ctl::status::{self, Change, EventKind, Events};
+use adit_ctl::uapi::{Configured, Item};
 use adit_engine::{EngineReport, Event, Incident, Interface, Listener};
 use adit_proto::config::PublicKey;
 use adit_proto::{Access, Liveness, Refusal};
@@ -187,13 +188,44 @@ fn of_incident(incident: &Incident) -> (EventKind, Option<PublicKey>, About) {
 
 /// A client changed the configuration.
 pub(super) fn configured(events: &Events, change: &Configured) {
-    if events.is_heard() {
-        events.publish(EventKind::Configured, change.to_string(), |line| {
-            line.pid = Some(change.by.pid);
-            line.uid = Some(change.by.uid);
-            line.command.clone_from(&change.command);
-        });
+    if !events.is_heard() {
+        return;
     }
+    let Configured { by, changed } = change;
+    events.publish(EventKind::Configured, change.to_string(), |line| {
+        say_who(line, by);
+        let peer = changed.peer().cloned();
+        let (peer, name) = peer.unzip();
+        line.peer = peer.map(|peer| peer.to_string());
+        line.name = name.flatten();
+        let count = u64::try_from(changed.peers).ok();
+        line.count = count.filter(|count| *count > 0);
+        line.changes = changed.items.iter().map(told).collect();
+    });
+}
+
+fn told(item: &Item) -> Change {
+    let (peer, name) = item.peer.clone().unzip();
+    Change {
+        what: item.what.to_owned(),
+        peer: peer.map(|peer| peer.to_string()),
+        name: name.flatten(),
+        from: item.from.clone(),
+        to: item.to.clone(),
+    }
+}
+
+/// Another process was the one before, and who asked this one to go on. Those who listened to that one
+/// come back.
+pub(super) fn upgraded(events: &Events, by: &Caller, text: String) {
+    events.publish_first(EventKind::Upgraded, text, |line| say_who(line, by));
+}
+
+fn say_who(line: &mut status::Event, by: &Caller) {
+    line.pid = Some(by.origin.pid);
+    line.uid = Some(by.origin.uid);
+    line.login = by.login;
+    line.command.clone_from(&by.command);
 }
 
 /// One thread that looks at the counters of every interface that a client listens to, as long as

@@ -13,6 +13,7 @@
 mod harness;
 
 mod allowances;
+mod audit;
 mod carries;
 mod causes;
 mod checks;

@@ -210,14 +210,14 @@ fn a_peer_tells_of_attempts_and_of_the_last_failure() {
 }
 
 /// `adit events --json` on a host, from now on.
-struct Listening {
+pub struct Listening {
     child: Child,
     lines: std::io::Lines<BufReader<std::process::ChildStdout>>,
     seen: Vec<Value>,
 }
 
 impl Listening {
-    fn start(host: &Container) -> Listening {
+    pub fn start(host: &Container) -> Listening {
         let mut command = host.command(&Program::Adit.path().display().to_string());
         let mut child = command
             .args(["events", "--json", "wg0"])
@@ -235,7 +235,7 @@ impl Listening {
     }
 
     /// The next event of a kind for which `is_it` holds. The watchdog ends a test that waits in vain.
-    fn wait(&mut self, kind: &str, is_it: impl Fn(&Value) -> bool) -> Value {
+    pub fn wait(&mut self, kind: &str, is_it: impl Fn(&Value) -> bool) -> Value {
         loop {
             let line = self.lines.next();
             let line = line.unwrap_or_else(|| panic!("no {kind} among {:#?}", self.seen));
@@ -286,7 +286,7 @@ fn events_tell_who_comes_goes_roams_knocks_and_configures() {
         configured["text"]
             .as_str()
             .expect("text")
-            .contains("set fwmark")
+            .contains("changed fwmark from 0 to 7")
     );
     left.host.sh("wg set wg0 fwmark 0");
 

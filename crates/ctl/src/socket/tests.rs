@@ -117,8 +117,9 @@ fn serve(service: &Service, dir: &Dir) -> (Serving, mpsc::Receiver<String>) {
             Response::Done
         }
         Request::Alive
+        | Request::Down
         | Request::Threads { .. }
-        | Request::Names(_)
+        | Request::Names { .. }
         | Request::Endpoints { .. }
         | Request::Allow { .. } => Response::Done,
         Request::Add(name) if name == "wg1" => Response::Done,
@@ -352,7 +353,7 @@ fn our_client_understands_wireguard_go_and_keys_of_the_future() {
     let late = ClientError::Io(std::io::ErrorKind::WouldBlock.into());
     assert_eq!(
         late.to_string(),
-        "no answer: its process is stopped or hangs"
+        "no answer: its process is stopped or hangs (`pgrep -af adit` finds it, `kill -CONT PID` has it go on)"
     );
     thread.join().unwrap();
 }
@@ -560,8 +561,9 @@ fn clients_that_stall_vanish_or_never_read_stop_nobody() {
         Request::Set(_)
         | Request::Add(_)
         | Request::Alive
+        | Request::Down
         | Request::Threads { .. }
-        | Request::Names(_)
+        | Request::Names { .. }
         | Request::Endpoints { .. }
         | Request::Allow { .. } => {
             let _ = task.send(std::fs::read_link("/proc/thread-self").unwrap());

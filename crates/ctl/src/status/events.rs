@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
 
 use serde::{Deserialize, Serialize};
 
@@ -17,6 +17,8 @@ use crate::socket::Poker;
 pub const EVENT_SCHEMA: u32 = 1;
 /// Events of one interface that are kept for slow listeners.
 const KEPT: usize = 1024;
+/// How long an event is kept of how a process began.
+const RECENT: Duration = Duration::from_secs(10);
 /// Lines that a listener is given at once.
 const GIVEN_AT_ONCE: usize = 64;
 
@@ -57,11 +59,35 @@ documented! {
         /// The user that it runs as.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub uid: Option<u32>,
+        /// The user behind a process of root: who logged in, or who used sudo(8) or its like.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub login: Option<u32>,
         /// The name of its program.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub command: Option<String>,
+        /// What changed: the first 16 values.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        pub changes: Vec<Change>,
         /// The same for people: one line.
         pub text: String,
+    }
+
+    /// A value of an interface or of a peer that somebody changed.
+    pub struct Change {
+        /// Its name. `added` and `removed` are about a whole peer; of a preshared key nothing else is told.
+        pub what: String,
+        /// The public key of the peer whose it is, if it is a peer's.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub peer: Option<String>,
+        /// What people call that peer.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub name: Option<String>,
+        /// What it was.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub from: Option<String>,
+        /// What it is now; of an added peer its allowed IPs.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub to: Option<String>,
     }
 }
 
@@ -121,8 +147,13 @@ kinds! {
     IcmpError => "icmp_error",
     /// More of the events that came in a flood from many addresses.
     Others => "others",
-    /// A client of the control socket changed the configuration.
+    /// Somebody changed the configuration, the names of peers or the threads: see `changes`. `count`
+    /// peers were added, changed or removed.
     Configured => "configured",
+    /// Another line of the log, which `--since` found in the journal.
+    Logged => "logged",
+    /// A new process goes on in place of the one before (`adit upgrade`).
+    Upgraded => "upgraded",
     /// An offload was turned off, because the kernel or the device failed at it.
     OffloadLost => "offload_lost",
     /// Packets are dropped for a reason for which none were in the last second.
@@ -168,6 +199,8 @@ pub struct Events {
 
 #[derive(Default)]
 struct Queue {
+    /// How this process began: when, the number of the line, and the line.
+    kept: Option<(Instant, u64, Arc<[u8]>)>,
     lines: VecDeque<Arc<[u8]>>,
     /// The number of the first line, counted from the first event.
     first: u64,
@@ -195,6 +228,25 @@ impl Events {
         self.listeners.load(Ordering::Relaxed) > 0
     }
 
+    /// Something happened as this process began. Those who listened to the process before this one
+    /// come within ten seconds, and are told, too.
+    pub fn publish_first(&self, kind: EventKind, text: String, fill: impl FnOnce(&mut Event)) {
+        let mut event = Event::new(&self.interface, kind, text);
+        fill(&mut event);
+        let line = event.line();
+        let mut queue = self.queue();
+        let number = queue.first + queue.lines.len() as u64;
+        match self.is_heard() {
+            true => queue.lines.push_back(Arc::clone(&line)),
+            false => queue.first += 1,
+        }
+        queue.kept = Some((Instant::now(), number, line));
+        drop(queue);
+        if let Some(poker) = self.poker.get() {
+            poker.poke();
+        }
+    }
+
     /// Something happened. This never waits for a listener.
     pub fn publish(&self, kind: EventKind, text: String, fill: impl FnOnce(&mut Event)) {
         if !self.is_heard() {
@@ -219,10 +271,12 @@ impl Events {
     }
 
     pub(super) fn listen(self: &Arc<Self>) -> Listener {
+        // What is published from here on is kept.
+        let is_first = self.listeners.fetch_add(1, Ordering::AcqRel) == 0;
         let queue = self.queue();
         let next = queue.first + queue.lines.len() as u64;
         drop(queue);
-        if self.listeners.fetch_add(1, Ordering::AcqRel) == 0 {
+        if is_first {
             self.tell(true);
         }
         Listener {
@@ -250,10 +304,15 @@ pub(super) struct Listener {
 }
 
 impl Listener {
-    /// The first line.
-    pub(super) fn greeting(&self) -> Arc<[u8]> {
+    /// The first lines.
+    pub(super) fn greeting(&self) -> Vec<Arc<[u8]>> {
         let text = "events from now on follow".to_owned();
-        Event::new(&self.events.interface, EventKind::Listening, text).line()
+        let event = Event::new(&self.events.interface, EventKind::Listening, text);
+        let queue = self.events.queue();
+        let kept = queue.kept.as_ref();
+        let kept = kept.filter(|(at, number, _)| at.elapsed() < RECENT && *number < self.next);
+        let kept = kept.map(|(.., line)| Arc::clone(line));
+        std::iter::once(event.line()).chain(kept).collect()
     }
 
     /// Hands over the next lines, if there are any: a bounded number.
@@ -344,6 +403,29 @@ mod tests {
         assert_eq!(lines[1].text, "10");
         assert_eq!(lines.len(), 1 + GIVEN_AT_ONCE);
         assert_eq!(taken(&mut slow)[0].text, (10 + GIVEN_AT_ONCE).to_string());
+    }
+
+    #[test]
+    fn how_a_process_began_is_told_once_to_those_who_come_soon() {
+        let greeting = |listener: &Listener| text(&listener.greeting().concat());
+        let events = Events::new("wg0");
+        let mut early = events.listen();
+        events.publish_first(EventKind::Upgraded, "new".into(), |event| {
+            event.pid = Some(7)
+        });
+        assert_eq!(greeting(&early).len(), 1);
+        assert_eq!(taken(&mut early)[0].text, "new");
+        drop(early);
+        let events = Events::new("wg0");
+        events.publish_first(EventKind::Upgraded, "new".into(), |event| {
+            event.pid = Some(7)
+        });
+        let mut late = events.listen();
+        let said = greeting(&late);
+        assert_eq!((said[1].event.as_str(), said[1].pid), ("upgraded", Some(7)));
+        assert!(taken(&mut late).is_empty());
+        events.queue().kept.as_mut().unwrap().0 -= RECENT;
+        assert_eq!(greeting(&events.listen()).len(), 1);
     }
 
     #[test]

@@ -17,7 +17,7 @@ mod wg;
 #[cfg(test)]
 mod tests;
 
-pub use events::{EVENT_SCHEMA, Event, EventKind, Events};
+pub use events::{Change, EVENT_SCHEMA, Event, EventKind, Events};
 pub use peer_changes::WatchedPeers;
 use peer_json::NamedPeer;
 pub use peer_ref::{FailureRef, PeerRef, Text};
@@ -398,15 +398,15 @@ impl StatusReport {
     }
 }
 
-/// Every field of an event, and its documentation.
-pub fn event_fields() -> impl Iterator<Item = (&'static str, &'static str)> {
-    Event::FIELDS.iter().copied()
+/// Every field of an event, as a path with `[]` for the elements of an array, and its documentation.
+pub fn event_fields() -> impl Iterator<Item = (String, &'static str)> {
+    paths(&[("", Event::FIELDS), ("changes[].", Change::FIELDS)])
 }
 
 /// Every field of the document, as a path with `[]` for the elements of an array, and its
 /// documentation.
 pub fn fields() -> impl Iterator<Item = (String, &'static str)> {
-    [
+    paths(&[
         ("", StatusReport::FIELDS),
         ("interfaces[].", Interface::FIELDS),
         ("interfaces[].engine.", Engine::FIELDS),
@@ -420,9 +420,15 @@ pub fn fields() -> impl Iterator<Item = (String, &'static str)> {
         ("interfaces[].peers[].allowance.", Allowance::FIELDS),
         ("interfaces[].peers[].last_failure.", Failure::FIELDS),
         ("errors[].", NoAnswer::FIELDS),
-    ]
-    .into_iter()
-    .flat_map(|(prefix, fields)| {
+    ])
+}
+
+type Fields = &'static [(&'static str, &'static str)];
+
+fn paths(
+    structs: &'static [(&'static str, Fields)],
+) -> impl Iterator<Item = (String, &'static str)> {
+    structs.iter().flat_map(|(prefix, fields)| {
         let path = move |(name, text): &(&str, &'static str)| (format!("{prefix}{name}"), *text);
         fields.iter().map(path)
     })

@@ -288,7 +288,7 @@ impl Talk for Reception {
             b"status" if self.sent.is_none() => self.tell_status(out),
             b"events" => {
                 let listener = self.events.listen();
-                out.extend(&listener.greeting());
+                listener.greeting().iter().for_each(|line| out.extend(line));
                 self.listener = Some(listener);
                 return true;
             }

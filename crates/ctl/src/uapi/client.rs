@@ -38,7 +38,9 @@ impl fmt::Display for ClientError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Io(_) if self.is_silence() => {
-                f.write_str("no answer: its process is stopped or hangs")
+                f.write_str(
+                    "no answer: its process is stopped or hangs (`pgrep -af adit` finds it, `kill -CONT PID` has it go on)",
+                )
             }
             Self::Io(error) => error.fmt(f),
             Self::Refused(errno) => {
@@ -164,6 +166,15 @@ impl Client {
         self.answer(|_, _| Some(()))
     }
 
+    /// Says that this process is about to delete the interface, for the log. Only Adit takes it.
+    ///
+    /// # Errors
+    /// As of [`Client::add`].
+    pub fn say_down(&mut self) -> Result<(), ClientError> {
+        self.stream.write_all(b"down=1\n\n")?;
+        self.answer(|_, _| Some(()))
+    }
+
     /// Has the process serve one more interface. Only Adit can.
     ///
     /// # Errors
@@ -211,15 +222,19 @@ impl Client {
         }
     }
 
-    /// Gives peers names, in place of all earlier ones. Only Adit keeps them.
+    /// Gives peers names; with `replace`, no other peer has one. Only Adit keeps them.
     ///
     /// # Errors
     /// As of [`Client::add`].
     pub fn name_peers<'a>(
         &mut self,
         names: impl Iterator<Item = (PublicKey, &'a str)>,
+        replace: bool,
     ) -> Result<(), ClientError> {
         let mut request = String::from("names=1\n");
+        if !replace {
+            request += "replace=false\n";
+        }
         for (key, name) in names {
             let key = keys::to_hex(&key.0);
             request += &format!("public_key={}\nname={name}\n", *key);

@@ -8,19 +8,24 @@
 //!
 //! Some requests are Adit's own. `names=1`, pairs of lines `public_key=KEY` and `name=TEXT` and a
 //! blank line give peers the names that people know them by, in place of all earlier names.
-//! `endpoints=1` does the same with lines `endpoint=HOST:PORT`: these are names to be looked up, and
-//! a line `replace=false` after the first keeps those of other peers. `threads=1` with lines `shards=N` and `policy=NAME`, or one of them, changes
-//! which threads process packets. And `add=1`, a line `interface=NAME` and a blank line ask the process to
+//! `endpoints=1` does the same with lines `endpoint=HOST:PORT`: these are names to be looked up. In
+//! both, a line `replace=false` after the first keeps those of other peers. `threads=1` with lines `shards=N` and `policy=NAME`, or one of them, changes
+//! which threads process packets. `down=1` says that the client is about
+//! to delete the interface, for the log. And `add=1`, a line `interface=NAME` and a blank line ask the process to
 //! serve one more interface. A refusal of these two has a line `message=TEXT` before its errno.
 
+mod changes;
 mod client;
 mod format;
 mod parse;
 mod server;
 
 #[cfg(test)]
+mod changes_tests;
+#[cfg(test)]
 mod tests;
 
+pub use changes::{Changed, Configured, Item, Plan};
 pub use client::{Client, ClientError, PATIENCE, interfaces};
 pub use format::{format_set, format_status};
 pub use parse::{Heard, MAX_ALLOWANCES, MAX_LINE, MAX_NAMES, MAX_PEERS, MAX_REQUEST, Parser};
@@ -31,7 +36,6 @@ use adit_proto::config::{DeviceChange, DeviceStatus, PublicKey};
 use rustix::io::Errno;
 
 use crate::names::Endpoint;
-use crate::origin::Origin;
 
 /// Where every client looks for `IF.sock`. Every socket in it counts as a WireGuard interface: put
 /// no other there.
@@ -53,10 +57,17 @@ pub enum Request {
         /// By the policy of this name.
         policy: Option<String>,
     },
+    /// The client is about to delete the interface: for the log.
+    Down,
     /// For a watchdog: whether all threads of the interface run.
     Alive,
-    /// These are the names of peers, in place of all earlier ones.
-    Names(Vec<(PublicKey, String)>),
+    /// These are the names of peers.
+    Names {
+        /// Peers, and what they are called.
+        named: Vec<(PublicKey, String)>,
+        /// No other peer has a name.
+        replace: bool,
+    },
     /// What peers may do.
     Allow {
         /// Peers, what each may do, and whether its quota counts anew.
@@ -80,74 +91,13 @@ pub enum Response {
     Status(DeviceStatus),
     /// To a [`Request::Set`] that was applied, and to the other requests, when that was done.
     Done,
+    /// The same, and this changed.
+    Changed(Changed),
     /// The request changed nothing.
     Refused(UapiError),
     /// The same, for a client that reads the message, too: one that sent [`Request::Add`] or
     /// [`Request::Threads`].
     Explained(UapiError),
-}
-
-/// Who changed the configuration, and what of it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Configured {
-    /// The client.
-    pub by: Origin,
-    /// The name of its program.
-    pub command: Option<String>,
-    /// What the transaction named of the interface: `private_key`, `listen_port`, `fwmark`.
-    pub settings: Vec<&'static str>,
-    /// How many peer sections it had, those that remove a peer included.
-    pub peers: usize,
-    /// How many of those remove a peer.
-    pub removed: usize,
-    /// All other peers were removed.
-    pub replaces_peers: bool,
-}
-
-impl Configured {
-    fn new(by: Origin, change: &DeviceChange) -> Self {
-        let settings = [
-            ("private_key", change.private_key.is_some()),
-            ("listen_port", change.listen_port.is_some()),
-            ("fwmark", change.fwmark.is_some()),
-        ];
-        let settings = settings.into_iter().filter(|(_, is_set)| *is_set);
-        Self {
-            by,
-            command: by.command(),
-            settings: settings.map(|(name, _)| name).collect(),
-            peers: change.peers.len(),
-            removed: change.peers.iter().filter(|peer| peer.remove).count(),
-            replaces_peers: change.replace_peers,
-        }
-    }
-}
-
-/// One line: `wg (pid 17) set private_key, 2 peers (1 removed)`.
-impl std::fmt::Display for Configured {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let command = self.command.as_deref().unwrap_or("a process");
-        write!(
-            f,
-            "{command} (pid {}, uid {}) set ",
-            self.by.pid, self.by.uid
-        )?;
-        let mut parts: Vec<String> = self.settings.iter().map(|&name| name.to_owned()).collect();
-        let plural = if self.peers == 1 { "" } else { "s" };
-        match (self.peers, self.replaces_peers) {
-            (0, true) => parts.push("no peers, and removed all".into()),
-            (0, false) => {}
-            (peers, true) => parts.push(format!("{peers} peer{plural}, and removed others")),
-            (peers, false) => parts.push(format!("{peers} peer{plural}")),
-        }
-        if self.removed > 0 {
-            parts.push(format!("{} of them removed", self.removed));
-        }
-        match parts.is_empty() {
-            true => f.write_str("nothing"),
-            false => f.write_str(&parts.join(", ")),
-        }
-    }
 }
 
 /// Why a request was refused: a positive errno for the client and words for our log. Never contains

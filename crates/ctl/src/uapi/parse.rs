@@ -1,7 +1,7 @@
 //! From the bytes of a client to requests, with bounded memory and whatever the bytes are.
 //!
 //! 1. bytes → lines, none longer than [`MAX_LINE`];
-//! 2. the first line says `get`, `set`, `add`, `threads`, `alive`, `names`, `endpoints` or `allow`;
+//! 2. the first line says `get`, `set`, `add`, `threads`, `alive`, `down`, `names`, `endpoints` or `allow`;
 //! 3. lines → a draft of the transaction, or the first thing wrong with it;
 //! 4. blank line → the request. After a mistake the rest is skipped up to there, so that a client
 //!    that writes all before it reads finds the errno and not a broken pipe.
@@ -73,6 +73,7 @@ enum State {
     Add(Option<String>),
     Threads(Option<u16>, Option<String>),
     Alive,
+    Down,
     Names(Names),
     Endpoints(Endpoints),
     Allow(Allowances),
@@ -87,6 +88,7 @@ enum State {
 struct Names {
     named: Vec<(PublicKey, String)>,
     next: Option<PublicKey>,
+    keeps: bool,
 }
 
 /// The endpoints so far, and the peer that the next one is for.
@@ -181,6 +183,7 @@ impl Parser {
                 State::Get => Some(Heard::Request(Request::Get)),
                 State::Set(change) => Some(Heard::Request(Request::Set(*change))),
                 State::Alive => Some(Heard::Request(Request::Alive)),
+                State::Down => Some(Heard::Request(Request::Down)),
                 State::Add(Some(name)) => Some(Heard::Request(Request::Add(name))),
                 State::Add(None) => Some(Heard::Refused(UapiError::invalid(
                     "add=1 takes a line interface=NAME",
@@ -188,7 +191,10 @@ impl Parser {
                 State::Threads(shards, policy) => {
                     Some(Heard::Request(Request::Threads { shards, policy }))
                 }
-                State::Names(names) => Some(Heard::Request(Request::Names(names.named))),
+                State::Names(names) => Some(Heard::Request(Request::Names {
+                    named: names.named,
+                    replace: !names.keeps,
+                })),
                 State::Endpoints(Endpoints { named, keeps, .. }) => {
                     let replace = !keeps;
                     Some(Heard::Request(Request::Endpoints { named, replace }))
@@ -211,6 +217,7 @@ impl Parser {
             (State::Idle, Ok(("get", "1"))) => self.state = State::Get,
             (State::Idle, Ok(("set", "1"))) => self.state = State::Set(Box::default()),
             (State::Idle, Ok(("alive", "1"))) => self.state = State::Alive,
+            (State::Idle, Ok(("down", "1"))) => self.state = State::Down,
             (State::Idle, Ok(("add", "1"))) => self.state = State::Add(None),
             (State::Idle, Ok(("threads", "1"))) => self.state = State::Threads(None, None),
             (State::Idle, Ok(("names", "1"))) => self.state = State::Names(Names::default()),
@@ -221,7 +228,7 @@ impl Parser {
             (
                 State::Idle,
                 Ok((
-                    "get" | "set" | "add" | "threads" | "alive" | "names" | "endpoints" | "allow",
+                    "get" | "set" | "add" | "threads" | "alive" | "down" | "names" | "endpoints" | "allow",
                     _,
                 )),
             ) => {
@@ -232,7 +239,7 @@ impl Parser {
                 self.state = State::Lost(error);
             }
             (State::Idle, Err(error)) => self.state = State::Lost(error),
-            (State::Get | State::Alive, _) => {
+            (State::Get | State::Alive | State::Down, _) => {
                 self.state =
                     State::Wrong(UapiError::invalid("this request takes no further lines"));
             }
@@ -329,6 +336,7 @@ fn names_line(
 ) -> Result<(), UapiError> {
     let wrong = || UapiError::invalid("names=1 takes lines public_key=KEY and name=TEXT in turn");
     match (key, names.next.take()) {
+        ("replace", None) if value == "false" => names.keeps = true,
         ("public_key", None) => {
             let public = keys::from_hex(value.as_bytes()).ok_or_else(wrong)?;
             names.next = Some(PublicKey(*public.bytes()));

@@ -176,20 +176,18 @@ impl Talk for Conversation {
         match self.parser.push(input, MAX_REQUEST) {
             None => true,
             Some(Heard::Request(request)) => {
-                let configured = match &request {
-                    Request::Set(change) => Some(Configured::new(self.origin, change)),
-                    _ => None,
-                };
                 match (self.handler)(request) {
                     Response::Status(status) => {
                         format::write_device(out, &status);
                         self.telling = Some(Telling::new(status.peers));
                         self.go_on(out);
                     }
-                    Response::Done => {
-                        if let Some(configured) = &configured {
-                            (self.notify)(ServerEvent::Configured(configured));
-                        }
+                    Response::Done => format::write_errno(out, 0),
+                    Response::Changed(changed) => {
+                        // Before the answer: the client is there as long as it waits for that.
+                        let by = self.origin.caller();
+                        let configured = Configured { by, changed };
+                        (self.notify)(ServerEvent::Configured(&configured));
                         format::write_errno(out, 0);
                     }
                     Response::Refused(error) => self.refuse(&error, out),

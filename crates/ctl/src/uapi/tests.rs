@@ -500,14 +500,15 @@ proptest! {
 fn names_of_peers_come_in_pairs_and_are_cleaned() {
     let (one, two) = ("01".repeat(32), "02".repeat(32));
     let request = format!(
-        "names=1\npublic_key={one}\nname=al\x07ice\npublic_key={two}\nname= \n\nnames=1\n\nnames=1\nname=x\n\n"
+        "names=1\npublic_key={one}\nname=al\x07ice\npublic_key={two}\nname= \n\nnames=1\nreplace=false\n\nnames=1\nname=x\n\n"
     );
     let mut input = request.as_bytes();
     let mut parser = Parser::default();
     let mut next = || parser.push(&mut input, MAX_REQUEST);
     let named = vec![(PublicKey([1; 32]), "alice".to_owned())];
-    assert_eq!(next(), Some(Heard::Request(Request::Names(named))));
-    assert_eq!(next(), Some(Heard::Request(Request::Names(Vec::new()))));
+    let names = |named, replace| Some(Heard::Request(Request::Names { named, replace }));
+    assert_eq!(next(), names(named, true));
+    assert_eq!(next(), names(Vec::new(), false));
     assert!(matches!(next(), Some(Heard::Refused(_))));
 }
 

@@ -11,7 +11,7 @@ use crate::control::sockets::RELEASE_POLL;
 use crate::control::{Control, Executing, Getting, Setting, memory};
 use crate::host::platform::Platform;
 use crate::shared::error::CommandError;
-use crate::shared::mailbox::{Command, GivenAllowance, OfControl};
+use crate::shared::mailbox::{Command, GivenAllowance, LookAnswer, OfControl};
 use crate::thread::clock;
 
 /// Peers whose status is read in a turn.
@@ -53,6 +53,11 @@ impl<H: Platform> Control<H> {
                     next: 0,
                     answer,
                 })))
+            }
+            Command::Look(keys, answer) => {
+                self.device.set_clock(now, clock::wall());
+                let _ = answer.send(self.look(&keys));
+                None
             }
             Command::Probe(key, answer) => {
                 let due = self.device.probe(now, &key);
@@ -177,13 +182,27 @@ impl<H: Platform> Control<H> {
     }
 
     pub(super) fn status_without_peers(&self) -> DeviceStatus {
+        self.with_sockets(self.device.status_without_peers())
+    }
+
+    fn with_sockets(&self, status: DeviceStatus) -> DeviceStatus {
         DeviceStatus {
             listen_port: match self.listen_port {
                 0 => self.bound_port,
                 port => port,
             },
             fwmark: self.fwmark,
-            ..self.device.status_without_peers()
+            ..status
         }
+    }
+
+    /// The settings, the peers that have these keys, and how many peers there are.
+    fn look(&self, keys: &[PublicKey]) -> LookAnswer {
+        let mut status = self.with_sockets(self.device.settings());
+        if !memory::reserve_some(&self.device, keys, &mut status.peers) {
+            return Err(CommandError::NoMemory);
+        }
+        status.peers.extend(self.device.peer_status_of(keys));
+        Ok((status, self.device.peer_count()))
     }
 }

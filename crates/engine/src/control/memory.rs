@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::OnceLock;
 
 use adit_proto::Device;
-use adit_proto::config::{Cidr, DeviceChange, PeerStatus};
+use adit_proto::config::{Cidr, DeviceChange, PeerStatus, PublicKey};
 use adit_proto::memory::{can_allocate, can_allocate_pieces};
 use rustix::process::{Resource, getrlimit};
 
@@ -72,6 +72,17 @@ pub(crate) fn reserve_status(
     // Its allowed IPs, its drops and its preshared key are a piece each.
     let pieces = peers * 3 * PAGE + blocks * size_of::<Cidr>();
     status.try_reserve(peers).is_ok() && can_allocate(pieces + SPARE)
+}
+
+/// Makes room for the status of the peers that have these keys. False: there is no memory for it.
+pub(crate) fn reserve_some(
+    device: &Device,
+    keys: &[PublicKey],
+    status: &mut Vec<PeerStatus>,
+) -> bool {
+    let blocks = device.blocks_of(keys);
+    let pieces = keys.len() * 3 * PAGE + blocks * size_of::<Cidr>();
+    status.try_reserve(keys.len()).is_ok() && can_allocate(pieces + SPARE)
 }
 
 /// Bytes that this process may have beyond what it has; `None` if nothing limits it.

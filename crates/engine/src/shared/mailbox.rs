@@ -54,6 +54,7 @@ pub(crate) struct Reply {
 }
 
 /// The outcome of a change. The change comes back with it, because the caller has time to free it.
+pub(crate) type LookAnswer = Result<(DeviceStatus, usize), CommandError>;
 pub(crate) type SetAnswer = (Result<(), CommandError>, DeviceChange);
 
 /// A peer, and the addresses of its name; see [`Device::set_candidates`](adit_proto::Device).
@@ -83,6 +84,8 @@ pub struct GivenAllowance {
 pub(crate) enum Command {
     Set(DeviceChange, SyncSender<SetAnswer>),
     Get(SyncSender<Result<DeviceStatus, CommandError>>),
+    /// Only peers of these keys, and how many peers there are.
+    Look(Vec<PublicKey>, SyncSender<LookAnswer>),
     Report(SyncSender<OfControl>),
     Probe(PublicKey, SyncSender<Option<Duration>>),
     /// Nobody waits for an answer.

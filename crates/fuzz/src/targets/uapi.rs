@@ -78,6 +78,7 @@ fn outline(bytes: &[u8]) -> (usize, bool) {
             b"set=",
             b"add=",
             b"alive=",
+            b"down=",
             b"names=",
             b"endpoints=",
             b"threads=",

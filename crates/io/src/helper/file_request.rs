@@ -35,8 +35,8 @@ pub(super) enum FileRequest {
     Forget(Name),
     /// Removes the folders, if they are the process's own and empty.
     Leave,
-    /// The name of the program that a process runs.
-    Comm(i32),
+    /// The name of the program that a process runs, and the user behind it.
+    Caller(i32),
     /// The index of the interface of this name.
     Index(Name),
     /// A handle of the process at the other end of a UNIX socket.
@@ -100,7 +100,7 @@ impl FileRequest {
             Self::Keep(name) => (7, name),
             Self::Forget(name) => (8, name),
             Self::Leave => return bytes.push(9),
-            Self::Comm(pid) => {
+            Self::Caller(pid) => {
                 bytes.push(10);
                 return bytes.extend(pid.to_le_bytes());
             }
@@ -136,7 +136,7 @@ impl FileRequest {
             (7, _) => Self::Keep(name()?),
             (8, _) => Self::Forget(name()?),
             (9, []) => Self::Leave,
-            (10, pid) => Self::Comm(i32::from_le_bytes(pid.try_into().ok()?)),
+            (10, pid) => Self::Caller(i32::from_le_bytes(pid.try_into().ok()?)),
             (11, _) => Self::Index(name()?),
             (12, []) => Self::Peer,
             _ => return None,

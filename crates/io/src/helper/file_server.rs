@@ -89,13 +89,15 @@ impl Files {
                 remove_empty([status.as_path(), control.as_path()]);
                 Ok(done)
             }
-            (FileRequest::Comm(pid), []) if *pid > 0 => {
+            (FileRequest::Caller(pid), []) if *pid > 0 => {
                 let mut name = [[0; 8]; 2];
-                let command = files::command(*pid)?;
+                let (command, user) = files::caller(*pid)?;
                 let bytes = name.as_flattened_mut();
                 let len = command.len().min(bytes.len());
                 bytes[..len].copy_from_slice(&command[..len]);
-                Ok(Answer::say(&name.map(u64::from_le_bytes)))
+                let [one, two] = name.map(u64::from_le_bytes);
+                // Root is behind nothing.
+                Ok(Answer::say(&[one, two, user.unwrap_or(0).into()]))
             }
             (FileRequest::Index(name), []) => {
                 let index = Netlink::open()?.link(text(name)?)?.index;

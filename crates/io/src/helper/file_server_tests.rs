@@ -92,7 +92,7 @@ fn all() -> Vec<FileRequest> {
         FileRequest::Keep(name("wg0")),
         FileRequest::Forget(name("wg0")),
         FileRequest::Leave,
-        FileRequest::Comm(7),
+        FileRequest::Caller(7),
         FileRequest::Index(name("lo")),
         FileRequest::Peer,
     ]
@@ -308,10 +308,10 @@ fn programs_and_interfaces_are_named() {
     let no_socket = std::fs::File::open("/dev/null").expect("a device");
     assert!(helper.ask(&peer, &[no_socket.as_fd()]).is_err());
     let own = std::process::id().cast_signed();
-    let named = helper.file(FileRequest::Comm(own)).expect("it runs");
+    let named = helper.file(FileRequest::Caller(own)).expect("it runs");
     assert_ne!(named.numbers, [0; 6]);
-    assert!(is_refused(helper.file(FileRequest::Comm(-1))));
-    assert!(helper.file(FileRequest::Comm(i32::MAX)).is_err());
+    assert!(is_refused(helper.file(FileRequest::Caller(-1))));
+    assert!(helper.file(FileRequest::Caller(i32::MAX)).is_err());
     let lo = helper
         .file(FileRequest::Index(name("lo")))
         .expect("it is there");

@@ -243,19 +243,21 @@ pub fn leave(control: &Path, status: &Path) {
     }
 }
 
-/// The name of the program that a process runs.
+/// The name of the program that a process runs, and the user behind a process of root: who logged
+/// in, as the kernel keeps it, or else whose process started sudo(8) or its like.
 ///
 /// # Errors
 ///
 /// There is no such process.
-pub fn command(pid: i32) -> io::Result<Vec<u8>> {
-    let Some(answer) = ask_for(FileRequest::Comm(pid), &[]) else {
-        return files::command(pid);
+pub fn caller(pid: i32) -> io::Result<(Vec<u8>, Option<u32>)> {
+    let Some(answer) = ask_for(FileRequest::Caller(pid), &[]) else {
+        return files::caller(pid);
     };
-    let halves = answer?.numbers.map(u64::to_le_bytes);
-    let mut name = halves.concat();
+    let [one, two, user, ..] = answer?.numbers;
+    let mut name = [one, two].map(u64::to_le_bytes).concat();
     name.truncate(name.iter().position(|byte| *byte == 0).unwrap_or(16));
-    Ok(name)
+    let user = u32::try_from(user).map_err(|_| malformed())?;
+    Ok((name, Some(user).filter(|user| *user != 0)))
 }
 
 /// A handle of the process at the other end of a UNIX socket, by its number, which is its own only

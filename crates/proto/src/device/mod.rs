@@ -197,13 +197,21 @@ impl Device {
 
     /// The same, with room for all peers but without them.
     pub fn status_without_peers(&self) -> DeviceStatus {
+        DeviceStatus {
+            peers: Vec::with_capacity(self.peers.len()),
+            ..self.settings()
+        }
+    }
+
+    /// The same, without room for peers.
+    pub fn settings(&self) -> DeviceStatus {
         let identity = self.core.identity.as_ref();
         DeviceStatus {
             private_key: identity.map(|identity| identity.secret.clone()),
             public_key: identity.map(|identity| identity.public),
             listen_port: self.listen_port,
             fwmark: self.fwmark,
-            peers: Vec::with_capacity(self.peers.len()),
+            peers: Vec::new(),
         }
     }
 
@@ -214,6 +222,27 @@ impl Device {
         let rx_queues = u8::try_from(self.core.shared.rx_queues().count()).unwrap_or(1);
         let epoch = self.core.epoch;
         peers.map(move |(id, state)| (*id, state.status(rx_queues, epoch)))
+    }
+
+    /// The status of the peers that have these keys.
+    pub fn peer_status_of(&self, keys: &[PublicKey]) -> impl Iterator<Item = PeerStatus> {
+        let rx_queues = u8::try_from(self.core.shared.rx_queues().count()).unwrap_or(1);
+        let epoch = self.core.epoch;
+        let found = keys.iter().filter_map(|key| self.by_key.get(key));
+        let found = found.filter_map(|id| self.peers.get(id));
+        found.map(move |state| state.status(rx_queues, epoch))
+    }
+
+    /// How many peers there are.
+    pub fn peer_count(&self) -> usize {
+        self.peers.len()
+    }
+
+    /// How many allowed IPs the peers that have these keys have together.
+    pub fn blocks_of(&self, keys: &[PublicKey]) -> usize {
+        let found = keys.iter().filter_map(|key| self.by_key.get(key));
+        let found = found.filter_map(|id| self.peers.get(id));
+        found.map(|state| state.allowed_ips.len()).sum()
     }
 
     /// How many peers there are from this one on, `count` at most, and how many allowed IPs they have

@@ -153,12 +153,13 @@ pub(crate) struct Finish {
 }
 
 impl Finish {
-    /// The log goes where that of the old process went, queues are limited where the old process's
+    /// The log goes where that of the old process went, what `say` says first, queues are limited where the old process's
     /// limit is of another version, and the old process ends.
-    pub(in crate::run) fn finish(self, level: LogLevel) {
+    pub(in crate::run) fn finish(self, level: LogLevel, say: impl FnOnce()) {
         if let Some(stderr) = self.stderr.first() {
             let _ = rustix::stdio::dup2_stderr(stderr);
         }
+        say();
         for tun in self.tuns.iter().filter_map(std::sync::Weak::upgrade) {
             tun.limit_queue();
         }
