@@ -9,11 +9,12 @@ use clap_complete::Shell;
 use crate::failure::{Context, Result};
 use crate::threads::{PolicyArg, ThreadArgs};
 pub(crate) use files::{
-    AddArgs, ConfArgs, DownArgs, FileArgs, InitArgs, NewPeerArgs, Reach, UpArgs,
+    AddArgs, ChangeArgs, ConfArgs, DownArgs, FileArgs, InitArgs, NewPeerArgs, OutputArgs,
+    QuietArgs, Reach, UpArgs,
 };
 pub(crate) use guess::{command_near, misspelt};
 pub(crate) use peers::{
-    ExpireArgs, LimitArgs, OutputArgs, PeerArgs, PeerCommand, PeerSort, PeersArgs, QuotaArgs,
+    ExpireArgs, LimitArgs, PeerArgs, PeerCommand, PeerSort, PeersArgs, QuotaArgs,
     RenameArgs, ShowPeerArgs,
 };
 pub(crate) use since::Since;
@@ -51,7 +52,7 @@ Environment of the daemon:
   WG_UAPI_FD             use this listening UNIX socket as the control socket
   WG_PROCESS_FOREGROUND  1 is like --foreground
 
-Exit status: 0 success, 1 failure.";
+Exit status: 0 success, 1 failure, 2 wrong usage of a command.";
 
 const AFTER_INIT_HELP: &str = "\
 Two comments of the file are settings, which wg-quick passes over: `# Forward = internet` (or lan, or peers), see adit-up(8), \
@@ -168,7 +169,7 @@ pub(crate) enum Command {
     /// or overtakes another one of its flow. `adit show` shows what is in force.
     Tune(TuneArgs),
     /// Write a running tunnel's configuration back to its file
-    Save(FileArgs),
+    Save(ChangeArgs),
     /// Apply a changed file to a running tunnel, without disturbing peers that did not change
     ///
     /// Applies keys, peers, port and mark as `wg syncconf` does, then MTU, addresses and routes. Adds
@@ -180,11 +181,12 @@ pub(crate) enum Command {
     /// Prints a line for each address and MTU that it changes, and for each change that it does not
     /// apply: DNS, hooks, another Table, addresses that a hook may have set, and the addresses, MTU
     /// and routes of an interface that was renamed or moved. `adit down` and `adit up` apply those.
-    Sync(FileArgs),
+    Sync(ChangeArgs),
     /// Make keys and a free address for a new peer, add it to the file and to the running interface,
     /// and print the peer's own file
     ///
-    /// The printed file has the peer's private key, which is stored nowhere else.
+    /// That file has the peer's private key, which is stored nowhere else. With --qr a code is printed
+    /// in its place, with --output it is written to a file.
     NewPeer(NewPeerArgs),
     /// Add a peer that has keys to the file and to the running interface
     ///
@@ -209,7 +211,7 @@ pub(crate) enum Command {
     /// The editor is that of VISUAL or EDITOR, or else editor(1) or vi(1). It has a copy of the file.
     /// A copy with mistakes is not taken: edit it again, or throw it away. If another command changed
     /// the file meanwhile, it stays as it is, and so does the copy.
-    Edit(FileArgs),
+    Edit(ChangeArgs),
     /// Say what is wrong or unusual in a configuration file, without any rights
     ///
     /// Looks at this host, too: at networks that collide, IPv6 that is disabled, an endpoint that is this
@@ -310,6 +312,8 @@ pub(crate) struct RunArgs {
     /// Go on with the interfaces of the process with this PID
     #[arg(long, hide = true, value_name = "PID")]
     pub(crate) take_over: Option<i32>,
+    #[command(flatten)]
+    pub(crate) said: QuietArgs,
     /// Put the sockets there instead of below /var/run, and remove the directory at the end
     #[arg(long, hide = true, value_name = "DIR")]
     pub(crate) control_dir: Option<PathBuf>,
@@ -331,6 +335,8 @@ pub(crate) struct TuneArgs {
     pub(crate) interface: String,
     #[command(flatten)]
     pub(crate) change: ThreadChange,
+    #[command(flatten)]
+    pub(crate) said: QuietArgs,
 }
 
 #[derive(Args)]
@@ -356,6 +362,8 @@ pub(crate) struct UpgradeArgs {
     #[arg(long, env = "ADIT_NO_SANDBOX", hide_env_values = true,
           value_parser = clap::builder::FalseyValueParser::new())]
     pub(crate) no_sandbox: bool,
+    #[command(flatten)]
+    pub(crate) said: QuietArgs,
 }
 
 #[derive(Args)]

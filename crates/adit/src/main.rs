@@ -81,7 +81,7 @@ fn main() -> ExitCode {
             }
             return match error.use_stderr() {
                 true if word == "why" => ExitCode::from(why::NOT_LOOKED),
-                true if ["init", "peers", "peer"].contains(&&*word) => ExitCode::from(2),
+                true if word != "run" && cli::is_command(&word) => ExitCode::from(2),
                 true => ExitCode::FAILURE,
                 false => ExitCode::SUCCESS,
             };
@@ -128,7 +128,8 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
                 );
             }
             // Before it exists.
-            let is_told = std::io::stderr().is_terminal() && !run::is_meant(&args);
+            let is_told =
+                std::io::stderr().is_terminal() && !args.said.quiet && !run::is_meant(&args);
             run::run(&args)?;
             if is_told {
                 say!(
@@ -138,20 +139,38 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
             }
             Ok(ExitCode::SUCCESS)
         }
-        (Some(Command::Run(args)), _) => run::run(&args).map(done),
+        (Some(Command::Run(args)), _) => {
+            // One in the foreground, and one that another process starts, has a log.
+            let is_told = std::io::stderr().is_terminal() && !args.foreground && !args.background;
+            run::run(&args)?;
+            if is_told {
+                let names = args.interfaces.join(" ");
+                args.said.say(format_args!(
+                    "{names}: a process serves what has no keys and peers yet: `wg setconf {} FILE` configures it, `ip link \
+                     delete {0}` ends it",
+                    args.interfaces[0]
+                ));
+            }
+            Ok(ExitCode::SUCCESS)
+        }
         (None, None) => failure::bail!(Mistake, "nothing to do: see `adit --help`"),
         (Some(Command::Init(args)), _) => quick::init(&args).map(done),
         (Some(Command::Up(args)), _) => quick::up(&args).map(done),
         (Some(Command::Down(args)), _) => match (args.blocked, args.process) {
             (true, _) => quick::unblock(&args.file),
             (_, true) => upgrade::end(&args.file.conf.conf),
-            _ => quick::down(&args.file),
+            _ => quick::down(&args.file).map(|()| {
+                let conf = &args.file.conf.conf;
+                args.said.say(format_args!(
+                    "{conf} is down: `adit up {conf}` brings it up again"
+                ));
+            }),
         }
         .map(done),
         (Some(Command::Upgrade(args)), _) => upgrade::upgrade(&args).map(done),
         (Some(Command::Tune(args)), _) => run::tune(&args).map(done),
         (Some(Command::Save(args)), _) => quick::save(&args).map(done),
-        (Some(Command::Sync(args)), _) => quick::sync(&args).map(done),
+        (Some(Command::Sync(args)), _) => quick::sync_command(&args).map(done),
         (Some(Command::NewPeer(args)), _) => quick::new_peer(&args).map(done),
         (Some(Command::Add(args)), _) => quick::add(&args).map(done),
         (Some(Command::Remove(args)), _) => quick::remove(&args).map(done),

@@ -125,11 +125,15 @@ fn sections(name: &str) -> Roff {
             let examples = [
                 (
                     "adit new-peer wg0 --name phone --qr",
-                    "Prints a file and its code for a telephone, which may use the networks of wg0.",
+                    "Prints a code that a telephone scans, which may use the networks of wg0.",
                 ),
                 (
-                    "adit new-peer wg0 --allowed-ips 0.0.0.0/0,::/0 --dns 10.0.0.1 > laptop.conf",
+                    "adit new-peer wg0 --full-tunnel --dns 10.0.0.1 --output laptop.conf",
                     "Makes a file for a laptop that sends everything through wg0.",
+                ),
+                (
+                    "adit new-peer wg0 --endpoint home.example.org --qr --output phone.conf",
+                    "A code and its file for a telephone that finds this host by a name, at the port of wg0.",
                 ),
             ];
             list(&mut roff, "EXAMPLES", examples);
@@ -311,6 +315,10 @@ fn events(roff: &mut Roff) {
             (
                 "adit events --json | jq -r 'select(.event == \"unknown_peer\").peer'",
                 "The keys of those who knock and are no peers.",
+            ),
+            (
+                "adit events wg0 --since 1h",
+                "What the journal kept of the last hour: who changed what, upgrades and errors.",
             ),
             (
                 "echo events | socat -t 3600 - UNIX-CONNECT:/run/adit/wg0.sock",

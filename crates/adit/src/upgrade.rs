@@ -43,19 +43,23 @@ pub(crate) fn upgrade(args: &UpgradeArgs) -> Result<()> {
             continue;
         }
         match replace(old, program, args.no_sandbox) {
-            Ok(pid) => say!(
-                "adit: {}: process {pid} goes on in place of {} (Adit {} in place of {})",
+            Ok(pid) => args.said.say(format_args!(
+                "{}: process {pid} goes on in place of {} (Adit {} in place of {}): `adit show` shows it",
                 old.interfaces.join(" "),
                 old.pid,
                 env!("CARGO_PKG_VERSION"),
                 old.version
-            ),
+            )),
             Err(failure) => {
                 failed = true;
                 let names = old.interfaces.join(" ");
                 say!("adit: {names}: process {} goes on: {failure}", old.pid);
             }
         }
+    }
+    if running.is_empty() && missing.is_empty() && !args.if_replaced {
+        args.said
+            .say("no process of this user serves an interface: `adit up NAME` starts one");
     }
     for name in &missing {
         failed |= !args.if_replaced;

@@ -49,6 +49,8 @@ pub(crate) struct InitArgs {
     /// Ask nothing: take the defaults
     #[arg(short, long)]
     pub(crate) yes: bool,
+    #[command(flatten)]
+    pub(crate) said: QuietArgs,
 }
 
 /// What peers may reach through a host.
@@ -87,6 +89,8 @@ pub(crate) struct UpArgs {
     #[arg(long, env = "ADIT_NO_SANDBOX", hide_env_values = true,
           value_parser = clap::builder::FalseyValueParser::new())]
     pub(crate) no_sandbox: bool,
+    #[command(flatten)]
+    pub(crate) said: QuietArgs,
 }
 
 #[derive(Args)]
@@ -99,6 +103,8 @@ pub(crate) struct DownArgs {
     /// End the process of this interface, whatever file or network namespace it has: for the package
     #[arg(long, hide = true, conflicts_with = "blocked")]
     pub(crate) process: bool,
+    #[command(flatten)]
+    pub(crate) said: QuietArgs,
 }
 
 #[derive(Args)]
@@ -108,21 +114,30 @@ pub(crate) struct NewPeerArgs {
     /// A name for a comment in the peer's section; no other peer may have it
     #[arg(long, value_parser = one_line)]
     pub(crate) name: Option<String>,
-    /// Where the peer finds this host; by default what the file's comment `# PublicEndpoint` says, or
-    /// its address towards the Internet
-    #[arg(long, value_name = "HOST:PORT")]
-    pub(crate) endpoint: Option<Endpoint>,
+    /// Where the peer finds this host, with the port of the interface unless it says another; by
+    /// default what the file's comment `# PublicEndpoint` says, or its address towards the Internet
+    #[arg(long, value_name = "HOST[:PORT]")]
+    pub(crate) endpoint: Option<String>,
     /// What the peer sends through the tunnel; by default the networks of the interface's addresses
     /// and, by the file's comment `# Forward`, this host's private networks or everything
     #[arg(long, value_name = "CIDR", value_delimiter = ',', value_parser = block)]
     pub(crate) allowed_ips: Vec<Cidr>,
+    /// Have the peer send everything through the tunnel, of IPv4 and IPv6 as far as the interface has
+    /// addresses of them
+    #[arg(long, conflicts_with = "allowed_ips")]
+    pub(crate) full_tunnel: bool,
     /// Name servers for the peer; by default those of this host for one that sends everything through
     /// the tunnel
     #[arg(long, value_name = "ADDRESS", value_delimiter = ',')]
     pub(crate) dns: Vec<IpAddr>,
-    /// Print the file as a QR code, too, which WireGuard's apps for telephones read
-    #[arg(long)]
+    /// Print a QR code in place of the file, which WireGuard's apps for telephones scan
+    #[arg(long, conflicts_with = "json")]
     pub(crate) qr: bool,
+    /// Write the file there, for its owner only, instead of printing it; nothing may be there yet
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) said: OutputArgs,
 }
 
 #[derive(Args)]
@@ -144,4 +159,43 @@ pub(crate) struct AddArgs {
     /// Seconds between keepalives
     #[arg(long, value_name = "SECONDS")]
     pub(crate) persistent_keepalive: Option<u16>,
+    #[command(flatten)]
+    pub(crate) said: OutputArgs,
+}
+
+/// How a command says what it did.
+#[derive(Args, Clone, Copy)]
+pub(crate) struct OutputArgs {
+    /// Say nothing, unless it fails
+    #[arg(short, long, conflicts_with = "json")]
+    pub(crate) quiet: bool,
+    /// Say what was done in JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Whether a command says what it did.
+#[derive(Args, Clone, Copy, Debug, Default)]
+pub(crate) struct QuietArgs {
+    /// Say nothing, unless it fails
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+}
+
+impl QuietArgs {
+    /// What was done, and the next step: one line.
+    pub(crate) fn say(self, what: impl std::fmt::Display) {
+        if !self.quiet {
+            crate::failure::say!("adit: {what}");
+        }
+    }
+}
+
+/// A command that changes something by a file.
+#[derive(Args)]
+pub(crate) struct ChangeArgs {
+    #[command(flatten)]
+    pub(crate) file: FileArgs,
+    #[command(flatten)]
+    pub(crate) said: QuietArgs,
 }

@@ -2,7 +2,7 @@
 
 use clap::{Args, Subcommand, ValueEnum};
 
-use super::files::ConfArgs;
+use super::files::{ConfArgs, OutputArgs};
 use super::values::{Quota, When, one_line, quota, when};
 
 #[derive(Args)]
@@ -131,17 +131,6 @@ pub(crate) struct ShowPeerArgs {
     #[arg(value_name = "PEER")]
     pub(crate) peer: String,
     /// Print JSON, as `adit peers --json` does of all
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
-/// How a command says what it did.
-#[derive(Args, Clone, Copy)]
-pub(crate) struct OutputArgs {
-    /// Say nothing, unless it fails
-    #[arg(short, long, conflicts_with = "json")]
-    pub(crate) quiet: bool,
-    /// Say what was done in JSON
     #[arg(long)]
     pub(crate) json: bool,
 }

@@ -32,13 +32,11 @@ pub(super) fn address_towards_internet() -> Option<IpAddr> {
 
 /// Where the peer finds this host: what the file says or else its address towards the Internet, with
 /// the port of the interface.
-pub(super) fn endpoint(quick: &Quick) -> Result<Endpoint> {
+pub(super) fn endpoint(quick: &Quick, is_quiet: bool) -> Result<Endpoint> {
     if let Some(endpoint) = &quick.config.interface.public_endpoint {
         return Ok(endpoint.clone());
     }
-    let port = quick.config.interface.listen_port.filter(|port| *port != 0);
-    let running = || quick.ask().ok().map(|status| status.listen_port);
-    let Some(port) = port.or_else(running).filter(|port| *port != 0) else {
+    let Some(port) = port(quick) else {
         bail!(
             Mistake,
             "{} has no ListenPort, so that no peer can find it: add one, or give --endpoint",
@@ -51,14 +49,40 @@ pub(super) fn endpoint(quick: &Quick) -> Result<Endpoint> {
             "this host has no route to the Internet: give --endpoint HOST:PORT, where the peer finds it"
         );
     };
-    say!(
-        "adit: the peer is told to find this host at {}; if it has another address outside, give --endpoint HOST:PORT",
-        SocketAddr::new(ip, port)
-    );
+    if !is_quiet {
+        say!(
+            "adit: the peer is told to find this host at {}; if it has another address outside, give --endpoint HOST",
+            SocketAddr::new(ip, port)
+        );
+    }
     Ok(Endpoint {
         host: ip.to_string(),
         port,
     })
+}
+
+/// The port of the interface, of the file or as it runs.
+pub(super) fn port(quick: &Quick) -> Option<u16> {
+    let port = quick.config.interface.listen_port.filter(|port| *port != 0);
+    let running = || quick.ask().ok().map(|status| status.listen_port);
+    port.or_else(running).filter(|port| *port != 0)
+}
+
+/// Whether the file has this host forward to the Internet.
+pub(super) fn forwards_everything(quick: &Quick) -> bool {
+    quick.config.interface.forward == Some(Forward::Internet)
+}
+
+/// All addresses, of the families that an interface has addresses of.
+pub(super) fn everything(addresses: &[Address]) -> Vec<Cidr> {
+    let has = |family: &Family| {
+        let mut own = addresses.iter();
+        own.any(|address| Family::of(address.ip) == *family)
+    };
+    let families = Family::BOTH.into_iter().filter(has);
+    families
+        .filter_map(|family| Cidr::new(any(family), 0))
+        .collect()
 }
 
 /// What the peer sends through the tunnel: what it may reach there.
@@ -75,20 +99,7 @@ pub(super) fn allowed_ips(quick: &Quick, netlink: &Netlink) -> Result<Vec<Cidr>>
             let others = others.filter_map(|address| Cidr::new(address.ip, address.prefix_len));
             blocks.extend(lan(&blocks, others));
         }
-        Some(Forward::Internet) => {
-            let families: Vec<Family> = Family::BOTH
-                .into_iter()
-                .filter(|family| {
-                    blocks
-                        .iter()
-                        .any(|block| Family::of(block.addr()) == *family)
-                })
-                .collect();
-            let all = families
-                .into_iter()
-                .filter_map(|family| Cidr::new(any(family), 0));
-            blocks = all.collect();
-        }
+        Some(Forward::Internet) => blocks = everything(addresses),
     }
     Ok(blocks)
 }
@@ -131,8 +142,7 @@ fn lan(tunnel: &[Cidr], networks: impl Iterator<Item = Cidr>) -> Vec<Cidr> {
 
 /// Name servers for a peer that sends everything through the tunnel: its own may be out of reach then.
 pub(super) fn name_servers(quick: &Quick, args: &NewPeerArgs) -> Vec<IpAddr> {
-    let sends_all =
-        quick.config.interface.forward == Some(Forward::Internet) && args.allowed_ips.is_empty();
+    let sends_all = args.full_tunnel || forwards_everything(quick) && args.allowed_ips.is_empty();
     if !args.dns.is_empty() || !sends_all {
         return args.dns.clone();
     }
@@ -145,6 +155,7 @@ pub(super) fn name_servers(quick: &Quick, args: &NewPeerArgs) -> Vec<IpAddr> {
     let mut servers = servers_of(&text);
     servers.retain(|ip| has(ip.is_ipv4()));
     match servers.is_empty() {
+        _ if args.said.quiet => {}
         true => say!(
             "adit: the peer sends everything through the tunnel and keeps its own name servers; if it cannot reach them \
              there, give --dns ADDRESS"

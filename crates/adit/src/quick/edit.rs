@@ -12,7 +12,7 @@ use adit_ctl::config::{self, Config};
 
 use super::file::{self, Lock, read};
 use super::{require_rights, sync};
-use crate::cli::FileArgs;
+use crate::cli::ChangeArgs;
 use crate::failure::{Context, Failure, Result, bail, say};
 
 /// A copy of a file, which goes at the end.
@@ -24,8 +24,9 @@ impl Drop for Copy {
     }
 }
 
-pub(crate) fn edit(args: &FileArgs) -> Result<()> {
+pub(crate) fn edit(args: &ChangeArgs) -> Result<()> {
     require_rights()?;
+    let (args, said) = (&args.file, args.said);
     let (path, name) = config::locate(&args.conf.conf).map_err(Failure::Mistake)?;
     let old = match path.exists() {
         true => read(&path)?,
@@ -36,7 +37,7 @@ pub(crate) fn edit(args: &FileArgs) -> Result<()> {
         run_editor(&copy.0)?;
         let new = read(&copy.0)?;
         if *new == *old {
-            say!("adit: {} stays as it is", path.display());
+            said.say(format_args!("{} stays as it is", path.display()));
             return Ok(());
         }
         let mistakes = match Config::parse(&new, &path.display().to_string()) {
@@ -55,9 +56,20 @@ pub(crate) fn edit(args: &FileArgs) -> Result<()> {
     };
     replace(&path, &old, &new, copy)?;
     match adit_ctl::uapi::Client::connect(&name).map_err(adit_ctl::uapi::ClientError::Io) {
-        Err(error) if error.is_unserved() => Ok(()),
-        _ => sync(args),
+        Err(error) if error.is_unserved() => said.say(format_args!(
+            "{} is changed: `adit up {}` brings {name} up with it",
+            path.display(),
+            args.conf.conf
+        )),
+        _ => {
+            sync(args)?;
+            said.say(format_args!(
+                "{} is changed, and {name} runs with it: `adit show {name}` shows it",
+                path.display()
+            ));
+        }
     }
+    Ok(())
 }
 
 /// Replaces the file, if it is still the `old` one. Otherwise the copy stays.

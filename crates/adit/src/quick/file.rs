@@ -89,7 +89,12 @@ pub(super) fn replace(path: &Path, old: &str, new: &str) -> Result<()> {
             path.display()
         );
     }
-    write(path, new).map_err(|failure| {
+    write_or_explain(path, new)
+}
+
+/// Says that a file is as it was, if it cannot be written.
+pub(super) fn write_or_explain(path: &Path, text: &str) -> Result<()> {
+    write(path, text).map_err(|failure| {
         Failure::State(format!(
             "{failure}; nothing is changed: make it writable first"
         ))

@@ -12,6 +12,7 @@ mod forward;
 mod init;
 mod keys;
 mod list;
+mod new_peer;
 mod peers;
 mod programs;
 mod roster;
@@ -41,14 +42,15 @@ use rustix::io::Errno;
 use rustix::thread::{CapabilitySet, capabilities};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use crate::cli::{self, ConfArgs, FileArgs};
+use crate::cli::{self, ChangeArgs, ConfArgs, FileArgs};
 use crate::failure::{Context, Failure, Result, bail, say};
 pub(crate) use down::{down, unblock};
 pub(crate) use edit::edit;
 use file::{Lock, read, write};
 pub(crate) use init::init;
 pub(crate) use list::{FIELDS, peers, show_peer};
-pub(crate) use peers::{add, new_peer};
+pub(crate) use new_peer::new_peer;
+pub(crate) use peers::add;
 pub(crate) use routing::{covers, leaves_in_clear, parts};
 pub(crate) use terms::{expire, limit, quota};
 pub(crate) use up::up;
@@ -73,10 +75,26 @@ struct Quick {
     blocked: Cell<bool>,
 }
 
-pub(crate) fn save(args: &FileArgs) -> Result<()> {
+pub(crate) fn save(args: &ChangeArgs) -> Result<()> {
     require_rights()?;
-    let quick = Quick::load_with_mistakes(args)?;
-    quick.save(&open_netlink()?, &quick.status()?)
+    let quick = Quick::load_with_mistakes(&args.file)?;
+    quick.save(&open_netlink()?, &quick.status()?)?;
+    args.said.say(format_args!(
+        "{} says what {name} runs with: `adit check {}` says whether it is in order",
+        quick.path.display(),
+        args.file.conf.conf,
+        name = quick.name
+    ));
+    Ok(())
+}
+
+pub(crate) fn sync_command(args: &ChangeArgs) -> Result<()> {
+    sync(&args.file)?;
+    let (_, name) = config::locate(&args.file.conf.conf).map_err(Failure::Mistake)?;
+    args.said.say(format_args!(
+        "{name} runs with what its file says: `adit show {name}` shows it"
+    ));
+    Ok(())
 }
 
 /// Applies a changed file to a running interface; peers that stay as they are notice nothing.
@@ -89,11 +107,25 @@ pub(crate) fn sync(args: &FileArgs) -> Result<()> {
 
 pub(crate) fn strip(args: &ConfArgs) -> Result<()> {
     let path = config::locate_any(&args.conf).map_err(Failure::Mistake)?;
+    check_exists(&path)?;
     // Once: it may be a pipe.
     let text = read(&path)?;
     Config::parse(&text, &path.display().to_string())
         .map_err(|errors| Failure::Mistake(errors.to_string()))?;
     cli::print(config::strip(&text).as_bytes())
+}
+
+/// Says where files are, if there is none.
+pub(crate) fn check_exists(path: &Path) -> Result<()> {
+    if !path.try_exists().is_ok_and(|exists| !exists) {
+        return Ok(());
+    }
+    let name = path.file_stem().unwrap_or_default().display();
+    bail!(
+        Mistake,
+        "there is no file {}: `adit init {name}` makes one for a hub; one elsewhere has a slash in its path (./{name}.conf)",
+        path.display()
+    )
 }
 
 /// The kernel asks for CAP_NET_ADMIN. Where it is missing, the command starts again with sudo, as
@@ -190,12 +222,7 @@ impl Quick {
 
     fn parse(args: &FileArgs) -> Result<(Self, config::Errors)> {
         let (path, name) = config::locate(&args.conf.conf).map_err(Failure::Mistake)?;
-        if path.try_exists().is_ok_and(|exists| !exists) {
-            return Err(Failure::Mistake(format!(
-                "there is no file {}: `adit init {name}` makes one for a hub; one elsewhere has a slash in its path (./{name}.conf)",
-                path.display()
-            )));
-        }
+        check_exists(&path)?;
         let (mut config, mut mistakes) =
             Config::salvage(&path).map_err(|errors| Failure::Mistake(errors.to_string()))?;
         let (kept, wrong) = keys::add(&mut config, args.keys.as_deref(), &name);
@@ -292,7 +319,14 @@ impl Quick {
     }
 
     fn status(&self) -> Result<DeviceStatus> {
-        self.ask().map_err(|error| self.explain(error))
+        self.ask().map_err(|error| match error.is_unserved() {
+            true => Failure::State(format!(
+                "{}: `adit up {}` brings it up",
+                self.explain(error),
+                self.name
+            )),
+            false => self.explain(error),
+        })
     }
 
     /// Why there is no status.
@@ -362,6 +396,6 @@ impl Quick {
             );
         }
         let text = config::save(&old, &self.kept.strip(status.clone()), &addresses, mtu);
-        write(&self.path, &text)
+        file::write_or_explain(&self.path, &text)
     }
 }

@@ -1,5 +1,5 @@
-//! `adit new-peer` and `add`: new peers of a configuration file, and of the interface if it
-//! runs.
+//! New peers of a configuration file, and of the interface if it runs: `adit add`, and what `adit
+//! new-peer` has in common with it.
 //!
 //! 1. lock the file, read it and find what can be found wrong;
 //! 2. change its text, and check the result as `adit up` would;
@@ -8,7 +8,6 @@
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
-use std::io::IsTerminal;
 use std::net::IpAddr;
 
 use adit_ctl::config::{self, Address, Config, Endpoint, Peer};
@@ -17,84 +16,16 @@ use adit_ctl::uapi::{Client, ClientError};
 use adit_proto::config::{
     AllowedIpChange, Cidr, DeviceChange, DeviceStatus, PeerChange, PublicKey,
 };
-use qrcode::render::unicode::Dense1x2;
-use qrcode::{EcLevel, QrCode};
+use serde::Serialize;
 use zeroize::Zeroizing;
 
 use super::file::{Lock, read, replace};
+use super::list::{SCHEMA, print_json};
+use super::roster::quoted;
 use super::routing::{self, Planned};
-use super::{Quick, addresses, allowed_ips, defaults, open_netlink, require_rights};
-use crate::cli::{self, AddArgs, ConfArgs, FileArgs, NewPeerArgs};
-use crate::failure::{Context, Failure, Result, bail, say};
-use crate::keys as new_keys;
-
-/// The default of WireGuard's documentation: shorter than what NATs forget.
-const KEEPALIVE: u16 = 25;
-
-pub(crate) fn new_peer(args: &NewPeerArgs) -> Result<()> {
-    require_rights()?;
-    let (lock, mut quick) = open(&args.conf)?;
-    // A hook may set it.
-    let running = || quick.ask().ok()?.private_key;
-    let Some(own) = quick.config.interface.private_key.clone().or_else(running) else {
-        bail!(
-            Mistake,
-            "{} has no PrivateKey, and {name} is not up: the new peer needs the public key of this interface. If a hook sets \
-             it, run `adit up {name}` before",
-            quick.path.display(),
-            name = quick.name
-        );
-    };
-    let addresses = new_addresses(&quick)?;
-    let endpoint = match &args.endpoint {
-        Some(endpoint) => endpoint.clone(),
-        None => defaults::endpoint(&quick)?,
-    };
-    let private = new_keys::private_key()?;
-    let preshared = new_keys::preshared_key()?;
-    let allowed = match args.allowed_ips.is_empty() {
-        false => args.allowed_ips.clone(),
-        true => defaults::allowed_ips(&quick, &open_netlink()?)?,
-    };
-
-    let mut client = Zeroizing::new(String::with_capacity(1024));
-    _ = write!(
-        client,
-        "[Interface]\nPrivateKey = {}\n",
-        *keys::to_base64(private.bytes())
-    );
-    _ = writeln!(client, "Address = {}", join(&addresses));
-    let dns = defaults::name_servers(&quick, args);
-    if !dns.is_empty() {
-        _ = writeln!(client, "DNS = {}", join(&dns));
-    }
-    _ = write!(
-        client,
-        "\n[Peer]\nPublicKey = {}\nPresharedKey = {}\nAllowedIPs = {}\nEndpoint = {endpoint}\n\
-         PersistentKeepalive = {KEEPALIVE}\n",
-        *keys::to_base64(&own.public_key().0),
-        *keys::to_base64(preshared.bytes()),
-        join(&allowed),
-    );
-    let hosts: Vec<Cidr> = (addresses.iter())
-        .filter_map(|address| host(address.ip))
-        .collect();
-    let change = PeerChange {
-        preshared_key: Some(preshared),
-        replace_allowed_ips: true,
-        allowed_ips: hosts.into_iter().map(AllowedIpChange::Add).collect(),
-        ..PeerChange::new(private.public_key())
-    };
-    quick.add_peer(&change, None, args.name.as_deref())?;
-    // Whatever reads the output may take its time.
-    drop(lock);
-    new_keys::warn_of_readers();
-    cli::print(client.as_bytes())?;
-    if args.qr {
-        cli::print(qr(&client)?.as_bytes())?;
-    }
-    Ok(())
-}
+use super::{Quick, addresses, allowed_ips, open_netlink, require_rights};
+use crate::cli::{AddArgs, ConfArgs, FileArgs};
+use crate::failure::{Failure, Result, bail, say};
 
 pub(crate) fn add(args: &AddArgs) -> Result<()> {
     require_rights()?;
@@ -116,12 +47,47 @@ pub(crate) fn add(args: &AddArgs) -> Result<()> {
         ..PeerChange::new(args.peer)
     };
     quick.add_peer(&change, args.endpoint.as_ref(), args.name.as_deref())?;
-    say!("adit: the allowed IPs of the new peer: {}", join(&allowed));
+    let key = args.peer.to_string();
+    let (name, word) = (&quick.name, args.name.as_deref().unwrap_or(&key));
+    if args.said.json {
+        return print_json(&Added {
+            schema: SCHEMA,
+            interface: name,
+            done: "added",
+            public_key: &key,
+            name: args.name.as_deref(),
+            allowed_ips: allowed.iter().map(ToString::to_string).collect(),
+        });
+    }
+    if !args.said.quiet {
+        let next = match quick.ask().is_ok() {
+            true => format!(
+                "`adit why {name} {}` says whether it connects",
+                quoted(word)
+            ),
+            false => format!("`adit up {}` starts {name}", quoted(&args.conf.conf)),
+        };
+        say!(
+            "adit: {name}: added {word}, with the allowed IPs {}: {next}",
+            join(&allowed, ", ")
+        );
+    }
     Ok(())
 }
 
+/// What `adit add` did, as JSON.
+#[derive(Serialize)]
+struct Added<'a> {
+    schema: u32,
+    interface: &'a str,
+    done: &'a str,
+    public_key: &'a str,
+    name: Option<&'a str>,
+    allowed_ips: Vec<String>,
+}
+
 /// The file, without mistakes, and what keeps others from changing it.
-fn open(conf: &ConfArgs) -> Result<(Option<Lock>, Quick)> {
+pub(super) fn open(conf: &ConfArgs) -> Result<(Option<Lock>, Quick)> {
     let lock = Quick::lock(conf)?;
     let quick = Quick::load(&FileArgs {
         conf: conf.clone(),
@@ -130,18 +96,18 @@ fn open(conf: &ConfArgs) -> Result<(Option<Lock>, Quick)> {
     Ok((lock, quick))
 }
 
-fn join<T: ToString>(items: &[T]) -> String {
+pub(super) fn join<T: ToString>(items: &[T], between: &str) -> String {
     let items: Vec<String> = items.iter().map(T::to_string).collect();
-    items.join(", ")
+    items.join(between)
 }
 
-fn host(ip: IpAddr) -> Option<Cidr> {
+pub(super) fn host(ip: IpAddr) -> Option<Cidr> {
     Cidr::new(ip, if ip.is_ipv4() { 32 } else { 128 })
 }
 
 /// A free address of each of the interface's networks: free in the file, and in the interface,
 /// which may have peers that are in no file.
-fn new_addresses(quick: &Quick) -> Result<Vec<Address>> {
+pub(super) fn new_addresses(quick: &Quick) -> Result<Vec<Address>> {
     let mut taken: Vec<Cidr> = quick.blocks().collect();
     // They come back one day.
     let disabled = quick.config.disabled.iter();
@@ -161,33 +127,17 @@ fn new_addresses(quick: &Quick) -> Result<Vec<Address>> {
     if found.is_empty() {
         bail!(
             State,
-            "no network of {} has a free address: its Address is {}",
-            quick.name,
+            "no network of {name} has a free address: its Address is {}; `adit edit {name}` gives it a larger network, `adit \
+             remove {name} PEER` frees addresses",
             if own.is_empty() {
                 "missing".into()
             } else {
-                join(own)
-            }
+                join(own, ", ")
+            },
+            name = quick.name
         );
     }
     Ok(found)
-}
-
-fn qr(text: &str) -> Result<Zeroizing<String>> {
-    // A screen is never dirty, and a code without much correction fits more of them.
-    let code = QrCode::with_error_correction_level(text, EcLevel::L)
-        .context(|| "cannot make a QR code".into())?;
-    // Dark on light, whatever the terminal's colours are.
-    let mut image = Zeroizing::new(code.render::<Dense1x2>().build());
-    if std::io::stdout().is_terminal() {
-        *image = image
-            .lines()
-            .map(|line| format!("\x1b[30;47m{line}\x1b[0m\n"))
-            .collect();
-    } else {
-        image.push('\n');
-    }
-    Ok(image)
 }
 
 impl Quick {
@@ -281,7 +231,7 @@ impl Quick {
     }
 
     /// Adds a peer to the file and to the running interface.
-    fn add_peer(
+    pub(super) fn add_peer(
         &mut self,
         change: &PeerChange,
         endpoint: Option<&Endpoint>,
@@ -451,7 +401,7 @@ fn section(
         .iter()
         .filter_map(AllowedIpChange::added)
         .collect();
-    _ = writeln!(out, "AllowedIPs = {}", join(&blocks));
+    _ = writeln!(out, "AllowedIPs = {}", join(&blocks, ", "));
     if let Some(endpoint) = endpoint {
         _ = writeln!(out, "Endpoint = {endpoint}");
     }

@@ -65,7 +65,13 @@ pub(crate) fn up(args: &UpArgs) -> Result<()> {
         Some(with) => run::join(with, &quick.name)?,
         None => drop(run::start_in_background(&quick.process(args))?),
     }
-    quick.bring_up_or_undo(&netlink)
+    quick.bring_up_or_undo(&netlink)?;
+    let name = &quick.name;
+    args.said.say(format_args!(
+        "{name} is up: `adit show {name}` shows it, `adit down {}` takes it down",
+        args.file.conf.conf
+    ));
+    Ok(())
 }
 
 impl Quick {

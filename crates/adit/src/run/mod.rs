@@ -341,7 +341,11 @@ pub(crate) fn tune(args: &TuneArgs) -> Result<()> {
             ClientError::Io(e) if e.kind() == ErrorKind::UnexpectedEof => no_tuning(name),
             error => format!("cannot ask the process of {name}: {error}"),
         })
-    })
+    })?;
+    args.said.say(format_args!(
+        "the process of {name} works as it was asked to: `adit show {name}` shows what is in force"
+    ));
+    Ok(())
 }
 
 fn no_tuning(name: &str) -> String {

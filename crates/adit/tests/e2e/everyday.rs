@@ -26,11 +26,10 @@ fn a_new_peer_connects_with_the_file_that_it_is_given() {
     let (left, right) = (world.left(), &world.net.right);
     server(&world);
     let printed = left.sh(&format!(
-        "{} new-peer wg0 --name 'my phone' --endpoint 10.1.0.100:51820 --qr 2> /run/said",
+        "{} new-peer wg0 --name 'my phone' --endpoint 10.1.0.100:51820 2> /run/said",
         adit()
     ));
-    let (config, code) = printed.split_at(printed.find("Keepalive = 25\n").expect("a file") + 15);
-    assert!(code.lines().count() > 20 && code.contains('█'), "{code}");
+    let config = printed.as_str();
     right.sh_with_input("umask 077; cat > /etc/wireguard/wg1.conf", config);
     right.sh(&format!("{} up wg1", adit()));
     ping(right, "10.77.0.1", 1);

@@ -65,12 +65,6 @@ impl Hub {
     }
 }
 
-/// The file that `adit new-peer` prints, without the code behind it.
-fn file_of(printed: &str) -> &str {
-    let end = printed.find("Keepalive = 25\n").expect("a file");
-    &printed[..end + 15]
-}
-
 /// The commands of README's first section, as far as they are Adit's.
 fn readmes_lines() -> Vec<String> {
     let text = include_str!("../../../../README.md");
@@ -99,12 +93,17 @@ fn readmes_first_lines_lead_from_nothing_to_a_phone_on_the_internet() {
     assert_eq!(names, ["init", "up", "new-peer"], "{lines:?}");
     let mut printed = String::new();
     for line in &lines {
-        printed = hub.sh(&format!("PATH=/run/bin:$PATH {line} 2> /run/said"));
+        // What the phone would read of the code.
+        let file = match line.contains(" --qr") {
+            true => " --output /run/phone.conf",
+            false => "",
+        };
+        printed = hub.sh(&format!("PATH=/run/bin:$PATH {line}{file} 2> /run/said"));
     }
-    hub.sh("rm -r /run/bin /run/said");
+    let file = hub.sh("cat /run/phone.conf; rm -r /run/bin /run/said /run/phone.conf");
     assert_eq!(hub.sh("stat -c %a /etc/wireguard/wg0.conf").trim(), "600");
     assert!(printed.contains('█'), "{printed}");
-    net.connect_phone(file_of(&printed));
+    net.connect_phone(&file);
 
     // 1. The hub itself, and 2. what is behind it, which has no way back.
     ping(phone, &net.inner("wg0"), 1);
@@ -115,7 +114,7 @@ fn readmes_first_lines_lead_from_nothing_to_a_phone_on_the_internet() {
     assert!(hub.sh("nft list ruleset").contains("masquerade"));
 
     // 3. Nothing comes unasked, neither to a peer nor past the tunnel.
-    let inner = printed
+    let inner = file
         .lines()
         .find_map(|line| line.strip_prefix("Address = "));
     let inner = inner

@@ -43,6 +43,7 @@ mod peers;
 mod policies;
 mod quick;
 mod sandbox;
+mod says;
 mod service;
 mod sessions;
 mod survives;

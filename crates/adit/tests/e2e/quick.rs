@@ -1474,7 +1474,8 @@ fn sync_applies_addresses_mtu_and_routes() {
         let route = left.sh(&format!("ip route get {to}"));
         route.contains("dev wg0")
     };
-    assert_eq!(sync(), "", "nothing to apply and nothing left");
+    let done = "adit: wg0 runs with what its file says: `adit show wg0` shows it\n";
+    assert_eq!(sync(), done, "nothing to apply and nothing left");
 
     let more = "192.168.77.0/24, fd77::/64, 172.31.0.0/16, fd31::/64";
     world.write(&world.config("MTU = 1380\nAddress = 10.9.0.1/32, fd09::1/64", more));

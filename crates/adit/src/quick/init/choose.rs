@@ -153,7 +153,7 @@ pub(super) fn free_port(is_free: impl Fn(u16) -> bool) -> Option<u16> {
 }
 
 /// `HOST`, `HOST:PORT`, `ADDRESS` or `[ADDRESS]:PORT`.
-pub(super) fn endpoint(text: &str, port: u16) -> Result<Endpoint, String> {
+pub(in crate::quick) fn endpoint(text: &str, port: u16) -> Result<Endpoint, String> {
     let text = text.trim();
     if let Ok(ip) = text.trim_matches(['[', ']']).parse::<IpAddr>() {
         return Ok(Endpoint {

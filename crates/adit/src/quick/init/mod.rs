@@ -6,7 +6,7 @@
 //! 4. write the file, whole and new, and say what was done.
 
 mod ask;
-mod choose;
+pub(super) mod choose;
 mod host;
 
 use std::fmt::Write as _;
@@ -77,7 +77,10 @@ pub(crate) fn init(args: &InitArgs) -> Result<()> {
         file::make_dir(Path::new(config::DIR))?;
     }
     file::create(&path, &text)?;
-    cli::print(summary(&path, &name, &answers, private.public_key()).as_bytes())
+    match args.said.quiet {
+        true => Ok(()),
+        false => cli::print(summary(&path, &name, &answers, private.public_key()).as_bytes()),
+    }
 }
 
 /// Finds what is in the way of the file, before anything is asked.
@@ -96,7 +99,11 @@ fn check_place(path: &Path, name: &str) -> Result<()> {
     if dir == Path::new(config::DIR) && !dir.exists() {
         return Ok(());
     }
-    file::check_dir(dir)
+    file::check_dir(dir).map_err(|failure| {
+        Failure::State(format!(
+            "{failure}; `adit init DIRECTORY/{name}.conf` makes it elsewhere"
+        ))
+    })
 }
 
 /// The name of the tunnel in commands.
