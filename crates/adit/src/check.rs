@@ -14,7 +14,7 @@ use adit_proto::config::{Cidr, PublicKey};
 
 use crate::cli::{self, ConfArgs};
 use crate::failure::{Failure, Result};
-use crate::quick::{covers, leaves_in_clear, parts};
+use crate::quick::{check_exists, covers, leaves_in_clear, parts};
 use crate::why::blocks::is_host;
 use crate::why::causes::overhead;
 use here::Here;
@@ -39,6 +39,7 @@ const MANY: usize = 20;
 /// Prints the findings. The exit status is 1 if there is an error.
 pub(crate) fn check(args: &ConfArgs) -> Result<ExitCode> {
     let path = config::locate_any(&args.conf).map_err(Failure::Mistake)?;
+    check_exists(&path)?;
     let findings = all_findings(&path, Here::look)?;
     let file = path.display();
     let mut out = String::new();

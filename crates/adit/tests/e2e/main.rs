@@ -42,6 +42,7 @@ mod paths;
 mod peers;
 mod policies;
 mod quick;
+mod refusals;
 mod sandbox;
 mod says;
 mod service;
