@@ -9,12 +9,12 @@ use clap_complete::Shell;
 use crate::failure::{Context, Result};
 use crate::threads::{PolicyArg, ThreadArgs};
 pub(crate) use files::{
-    AddArgs, ChangeArgs, ConfArgs, DownArgs, FileArgs, InitArgs, NewPeerArgs, OutputArgs,
-    QuietArgs, Reach, UpArgs,
+    AddArgs, ChangeArgs, ConfArgs, DeviceArgs, DownArgs, FileArgs, InitArgs, NewPeerArgs,
+    OutputArgs, QuietArgs, Reach, UpArgs,
 };
 pub(crate) use guess::{command_near, misspelt};
 pub(crate) use peers::{
-    ExpireArgs, LimitArgs, PeerArgs, PeerCommand, PeerSort, PeersArgs, QuotaArgs,
+    ExpireArgs, LimitArgs, PeerArgs, PeerCommand, PeerSort, PeersArgs, QuotaArgs, RekeyArgs,
     RenameArgs, ShowPeerArgs,
 };
 pub(crate) use since::Since;

@@ -205,6 +205,7 @@ fn peer(command: PeerCommand) -> Result<()> {
         PeerCommand::Limit(args) => quick::limit(&args),
         PeerCommand::Quota(args) => quick::quota(&args),
         PeerCommand::Expire(args) => quick::expire(&args),
+        PeerCommand::Rekey(args) => quick::rekey(&args),
         PeerCommand::Remove(args) => quick::remove(&args),
     }
 }

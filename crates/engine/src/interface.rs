@@ -15,7 +15,7 @@ use crate::shards::queues::Queues;
 use crate::shared::common::Common;
 use crate::shared::counters::{BatchCounters, TrainCounters, WaitingCounters};
 use crate::shared::error::CommandError;
-use crate::shared::mailbox::{Candidates, Command, GivenAllowance, OfControl};
+use crate::shared::mailbox::{AllowanceChange, Candidates, Command, GivenAllowance, OfControl};
 use crate::shared::sockets::RxQueueSocket;
 use crate::shared::state::{HandedSocket, StopReason};
 
@@ -147,11 +147,12 @@ impl Interface {
     }
 
     /// Sets what peers may do, in a bounded time a peer. With `replace`, all others may do everything.
-    pub fn allow(&self, given: Vec<GivenAllowance>, replace: bool) {
+    /// Returns what changed.
+    pub fn allow(&self, given: Vec<GivenAllowance>, replace: bool) -> Vec<AllowanceChange> {
         let (answer, result) = sync_channel(1);
         self.common.command(Command::Allow(given, replace, answer));
         // Without an answer, the interface has ended.
-        let _ = result.recv();
+        result.recv().unwrap_or_default()
     }
 
     /// The counters so far and the settings in force.

@@ -11,7 +11,11 @@ use common::*;
 fn allow(net: &mut Net, allowance: Allowance, anew: bool) {
     let (now, wall) = (net.now, net.wall(A));
     let device = &mut net.hosts[A].device;
-    assert!(device.set_allowance(now, wall, (&public_key(B), &allowance, anew)));
+    assert!(
+        device
+            .set_allowance(now, wall, (&public_key(B), &allowance, anew))
+            .is_some()
+    );
     net.drain(A);
 }
 
@@ -228,5 +232,9 @@ fn an_unknown_peer_is_told() {
         ..Allowance::default()
     };
     let device = &mut net.hosts[A].device;
-    assert!(!device.set_allowance(now, wall, (&public_key(7), &allowance, false)));
+    assert!(
+        device
+            .set_allowance(now, wall, (&public_key(7), &allowance, false))
+            .is_none()
+    );
 }

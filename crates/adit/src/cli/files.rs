@@ -7,7 +7,7 @@ use adit_ctl::config::Endpoint;
 use adit_proto::config::{Cidr, PublicKey};
 use clap::{Args, ValueEnum};
 
-use super::values::{block, interface_name, one_line, public_key};
+use super::values::{Quota, When, block, interface_name, one_line, public_key, quota, when};
 use crate::threads::ThreadArgs;
 
 #[derive(Args, Clone)]
@@ -114,6 +114,22 @@ pub(crate) struct NewPeerArgs {
     /// A name for a comment in the peer's section; no other peer may have it
     #[arg(long, value_parser = one_line)]
     pub(crate) name: Option<String>,
+    /// Limit how fast the peer sends and is sent to, as `adit peer limit` does
+    #[arg(long, value_name = "RATE", value_parser = adit_ctl::config::limit)]
+    pub(crate) limit: Option<(Option<u64>, Option<u64>)>,
+    /// How much the peer may send and get in all, as `adit peer quota` has it
+    #[arg(long, value_name = "BYTES", value_parser = quota)]
+    pub(crate) quota: Option<Quota>,
+    /// When the peer's access ends, as `adit peer expire` has it: 7d, 2027-01-31
+    #[arg(long, value_name = "WHEN", value_parser = when)]
+    pub(crate) expires: Option<When>,
+    #[command(flatten)]
+    pub(crate) device: DeviceArgs,
+}
+
+/// What a device's file says, and where it goes.
+#[derive(Args)]
+pub(crate) struct DeviceArgs {
     /// Where the peer finds this host, with the port of the interface unless it says another; by
     /// default what the file's comment `# PublicEndpoint` says, or its address towards the Internet
     #[arg(long, value_name = "HOST[:PORT]")]

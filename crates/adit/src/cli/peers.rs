@@ -2,7 +2,7 @@
 
 use clap::{Args, Subcommand, ValueEnum};
 
-use super::files::{ConfArgs, OutputArgs};
+use super::files::{ConfArgs, DeviceArgs, OutputArgs};
 use super::values::{Quota, When, one_line, quota, when};
 
 #[derive(Args)]
@@ -65,6 +65,11 @@ pub(crate) enum PeerCommand {
     ///
     /// Then no session with it goes on, and none begins, within a second. It stays in the file.
     Expire(ExpireArgs),
+    /// Give a peer new keys, and print the file for its device
+    ///
+    /// For a device that was lost or whose file was seen: who has the old keys has no access from then on.
+    /// Its name, its addresses and what it may do stay.
+    Rekey(RekeyArgs),
     /// Remove a peer from the file and from the running interface, as `adit remove` does
     Remove(PeerArgs),
 }
@@ -107,6 +112,17 @@ pub(crate) struct ExpireArgs {
     /// such as 2027-01-31T12:00:00Z; now; or never
     #[arg(value_name = "WHEN", value_parser = when)]
     pub(crate) when: When,
+}
+
+#[derive(Args)]
+pub(crate) struct RekeyArgs {
+    #[command(flatten)]
+    pub(crate) conf: ConfArgs,
+    /// The peer's name, its public key or a beginning of it that no other has, or an address of it
+    #[arg(value_name = "PEER")]
+    pub(crate) peer: String,
+    #[command(flatten)]
+    pub(crate) device: DeviceArgs,
 }
 
 #[derive(Args)]

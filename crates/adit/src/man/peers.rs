@@ -52,7 +52,7 @@ pub(super) fn peer(roff: &mut Roff, page: &str) {
             roff,
             "The file, under its lock and as a whole, and the running interface. If one of them cannot be changed, the other \
              is not, either. No other line of the file changes. With `--json`, the object has `schema`, `interface`, `done` \
-             (`renamed`, `disabled`, `enabled`, `limited`, `quota`, `expires`, `removed`) and `peer`, as in adit-peers(8).",
+             (`renamed`, `disabled`, `enabled`, `limited`, `quota`, `expires`, `rekeyed`, `removed`) and `peer`, as in adit-peers(8).",
         );
     }
     if page.ends_with("peer") || page.ends_with("able") {
@@ -126,6 +126,11 @@ pub(super) fn peer(roff: &mut Roff, page: &str) {
             "expire",
             "adit peer expire wg0 guest 7d",
             "A guest has access for a week.",
+        ),
+        (
+            "rekey",
+            "adit peer rekey wg0 phone --qr",
+            "A lost phone's keys are worth nothing now, and the new phone scans this code.",
         ),
         (
             "remove",

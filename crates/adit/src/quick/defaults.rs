@@ -8,7 +8,7 @@ use adit_proto::config::Cidr;
 
 use super::Quick;
 use super::forward::PRIVATE;
-use crate::cli::NewPeerArgs;
+use crate::cli::DeviceArgs;
 use crate::failure::{Context, Result, bail, say};
 
 #[cfg(test)]
@@ -141,7 +141,7 @@ fn lan(tunnel: &[Cidr], networks: impl Iterator<Item = Cidr>) -> Vec<Cidr> {
 }
 
 /// Name servers for a peer that sends everything through the tunnel: its own may be out of reach then.
-pub(super) fn name_servers(quick: &Quick, args: &NewPeerArgs) -> Vec<IpAddr> {
+pub(super) fn name_servers(quick: &Quick, args: &DeviceArgs) -> Vec<IpAddr> {
     let sends_all = args.full_tunnel || forwards_everything(quick) && args.allowed_ips.is_empty();
     if !args.dns.is_empty() || !sends_all {
         return args.dns.clone();

@@ -12,6 +12,7 @@ use std::path::Path;
 
 use adit_ctl::config::{Address, Endpoint};
 use adit_ctl::keys;
+use adit_proto::Allowance;
 use adit_proto::config::{AllowedIpChange, Cidr, PeerChange, PublicKey, Secret};
 use qrcode::{Color, EcLevel, QrCode};
 use serde::Serialize;
@@ -21,8 +22,9 @@ use super::init::choose;
 use super::list::{SCHEMA, print_json};
 use super::peers::{host, join, new_addresses, open};
 use super::roster::quoted;
+use super::terms::ends;
 use super::{Quick, defaults, file, open_netlink, require_rights};
-use crate::cli::{self, NewPeerArgs};
+use crate::cli::{self, DeviceArgs, NewPeerArgs};
 use crate::failure::{Context, Failure, Result, bail, say};
 use crate::keys as new_keys;
 
@@ -36,9 +38,9 @@ const KEEPALIVE: u16 = 25;
 const MARGIN: usize = 2;
 
 /// What the device's file says.
-struct Device {
+pub(super) struct Device {
     private: Secret,
-    preshared: Secret,
+    preshared: Option<Secret>,
     addresses: Vec<Address>,
     dns: Vec<IpAddr>,
     own: PublicKey,
@@ -70,89 +72,34 @@ struct Made<'a> {
 pub(crate) fn new_peer(args: &NewPeerArgs) -> Result<()> {
     require_rights()?;
     let (lock, mut quick) = open(&args.conf)?;
-    if let Some(path) = &args.output {
-        check_output(path)?;
-    }
-    let device = Device::new(&quick, args)?;
-    let text = device.text(" = ", ", ", "\n");
-    let hosts: Vec<Cidr> = (device.addresses.iter())
-        .filter_map(|address| host(address.ip))
-        .collect();
-    let key = device.private.public_key();
+    let device = Device::new(&quick, &args.device, new_addresses(&quick)?)?;
     let change = PeerChange {
-        preshared_key: Some(device.preshared.clone()),
+        preshared_key: device.preshared.clone(),
         replace_allowed_ips: true,
-        allowed_ips: hosts.iter().copied().map(AllowedIpChange::Add).collect(),
-        ..PeerChange::new(key)
+        allowed_ips: (device.hosts().into_iter())
+            .map(AllowedIpChange::Add)
+            .collect(),
+        ..PeerChange::new(device.public_key())
     };
-    if let Some(path) = &args.output {
-        file::create(path, &text)?;
-    }
-    let added = quick.add_peer(&change, None, args.name.as_deref());
-    if let (Err(_), Some(path)) = (&added, &args.output) {
-        let _ = std::fs::remove_file(path);
-    }
-    added?;
+    let name = args.name.as_deref();
+    device.keep(&args.device, || {
+        quick.add_peer(&change, None, (name, &allowance(args)))
+    })?;
     // Whatever reads the output may take its time.
     drop(lock);
-    if args.said.json {
-        let config = args.output.is_none().then_some(text.as_str());
-        return print_json(&Done {
-            schema: SCHEMA,
-            interface: &quick.name,
-            done: "added",
-            peer: Made {
-                public_key: key.to_string(),
-                name: args.name.as_deref(),
-                allowed_ips: hosts.iter().map(ToString::to_string).collect(),
-            },
-            file: args.output.as_deref(),
-            config,
-        });
-    }
-    match (args.qr, &args.output) {
-        (true, _) => cli::print(device.qr(std::io::stdout().is_terminal())?.as_bytes())?,
-        (false, None) => {
-            new_keys::warn_of_readers();
-            cli::print(text.as_bytes())?;
-        }
-        (false, Some(_)) => {}
-    }
-    if !args.said.quiet {
-        say!("adit: {}", summary(&quick, args, key, &hosts));
-    }
-    Ok(())
+    let word = name.map_or_else(|| device.public_key().to_string(), str::to_owned);
+    device.hand_out(&quick, &args.device, ("added", name, &word))
 }
 
-/// What was done, and the next step.
-fn summary(quick: &Quick, args: &NewPeerArgs, key: PublicKey, hosts: &[Cidr]) -> String {
-    let key = key.to_string();
-    let word = args.name.as_deref().unwrap_or(&key);
-    let addresses: Vec<String> = hosts.iter().map(|block| block.addr().to_string()).collect();
-    let file = args.output.as_ref().map(|path| path.display().to_string());
-    let what = match (args.qr, file) {
-        (true, None) => {
-            "WireGuard's app scans this code, which has the private key; it is kept nowhere else"
-                .into()
-        }
-        (true, Some(file)) => {
-            format!("WireGuard's app scans this code; {file}, for its owner only, says the same")
-        }
-        (false, None) => "its file is printed, with its private key, and kept nowhere else".into(),
-        (false, Some(file)) => format!("its file is {file}, for its owner only"),
-    };
-    let name = &quick.name;
-    let next = match quick.ask().is_ok() {
-        true => format!(
-            "`adit why {name} {}` says whether it connects",
-            quoted(word)
-        ),
-        false => format!("`adit up {}` starts {name}", quoted(&args.conf.conf)),
-    };
-    format!(
-        "{name}: added {word}, {}: {what}; {next}",
-        addresses.join(", ")
-    )
+/// What the peer may do.
+fn allowance(args: &NewPeerArgs) -> Allowance {
+    let (to_peer, from_peer) = args.limit.unwrap_or_default();
+    Allowance {
+        to_peer,
+        from_peer,
+        quota: args.quota.and_then(|quota| quota.0),
+        expires: args.expires.as_ref().and_then(ends),
+    }
 }
 
 /// Finds what is in the way of a new file.
@@ -169,7 +116,11 @@ fn check_output(path: &Path) -> Result<()> {
 }
 
 impl Device {
-    fn new(quick: &Quick, args: &NewPeerArgs) -> Result<Self> {
+    /// A device of an interface, with new keys and these addresses. Finds what is in the way of its file.
+    pub(super) fn new(quick: &Quick, args: &DeviceArgs, addresses: Vec<Address>) -> Result<Self> {
+        if let Some(path) = &args.output {
+            check_output(path)?;
+        }
         let private_key = || quick.ask().ok()?.private_key;
         // A hook may set it.
         let Some(own) = (quick.config.interface.private_key.clone()).or_else(private_key) else {
@@ -181,7 +132,6 @@ impl Device {
                 name = quick.name
             );
         };
-        let addresses = new_addresses(quick)?;
         let endpoint = match &args.endpoint {
             Some(text) => stated_endpoint(quick, text)?,
             None => defaults::endpoint(quick, args.said.quiet)?,
@@ -200,13 +150,113 @@ impl Device {
         }
         Ok(Self {
             private: new_keys::private_key()?,
-            preshared: new_keys::preshared_key()?,
+            preshared: Some(new_keys::preshared_key()?),
             addresses,
             dns: defaults::name_servers(quick, args),
             own: own.public_key(),
             allowed,
             endpoint,
         })
+    }
+
+    pub(super) fn public_key(&self) -> PublicKey {
+        self.private.public_key()
+    }
+
+    pub(super) fn preshared_key(&self) -> Option<&Secret> {
+        self.preshared.as_ref()
+    }
+
+    /// The same, as a peer that has no preshared key.
+    pub(super) fn without_preshared_key(self) -> Self {
+        Self {
+            preshared: None,
+            ..self
+        }
+    }
+
+    fn hosts(&self) -> Vec<Cidr> {
+        let addresses = self.addresses.iter();
+        addresses.filter_map(|address| host(address.ip)).collect()
+    }
+
+    /// Writes the file, if one is wanted, and then does what makes the device a peer. If that fails, the
+    /// file goes.
+    pub(super) fn keep(&self, args: &DeviceArgs, join: impl FnOnce() -> Result<()>) -> Result<()> {
+        let Some(path) = &args.output else {
+            return join();
+        };
+        file::create(path, &self.text(" = ", ", ", "\n"))?;
+        join().inspect_err(|_| _ = std::fs::remove_file(path))
+    }
+
+    /// Prints the file or its code, and says what was done and the next step.
+    pub(super) fn hand_out(
+        &self,
+        quick: &Quick,
+        args: &DeviceArgs,
+        (done, name, word): (&str, Option<&str>, &str),
+    ) -> Result<()> {
+        let text = self.text(" = ", ", ", "\n");
+        if args.said.json {
+            let config = args.output.is_none().then_some(text.as_str());
+            return print_json(&Done {
+                schema: SCHEMA,
+                interface: &quick.name,
+                done,
+                peer: Made {
+                    public_key: self.public_key().to_string(),
+                    name,
+                    allowed_ips: self.hosts().iter().map(ToString::to_string).collect(),
+                },
+                file: args.output.as_deref(),
+                config,
+            });
+        }
+        match (args.qr, &args.output) {
+            (true, _) => cli::print(self.qr(std::io::stdout().is_terminal())?.as_bytes())?,
+            (false, None) => {
+                new_keys::warn_of_readers();
+                cli::print(text.as_bytes())?;
+            }
+            (false, Some(_)) => {}
+        }
+        if !args.said.quiet {
+            say!("adit: {}", self.summary(quick, args, (done, word)));
+        }
+        Ok(())
+    }
+
+    /// What was done, and the next step.
+    fn summary(&self, quick: &Quick, args: &DeviceArgs, (done, word): (&str, &str)) -> String {
+        let file = args.output.as_ref().map(|path| path.display().to_string());
+        let what = match (args.qr, file) {
+            (true, None) => {
+                "WireGuard's app scans this code, which has the private key; it is kept nowhere else"
+                    .into()
+            }
+            (true, Some(file)) => {
+                format!("WireGuard's app scans this code; {file}, for its owner only, says the same")
+            }
+            (false, None) => {
+                "its file is printed, with its private key, and kept nowhere else".into()
+            }
+            (false, Some(file)) => format!("its file is {file}, for its owner only"),
+        };
+        let name = &quick.name;
+        let next = match quick.ask().is_ok() {
+            true => format!(
+                "`adit why {name} {}` says whether it connects",
+                quoted(word)
+            ),
+            false => format!("`adit up {}` starts {name}", quoted(name)),
+        };
+        let addresses = self.addresses.iter().map(|address| address.ip.to_string());
+        let addresses: Vec<String> = addresses.collect();
+        format!(
+            "{name}: {done} {word}, {}: {what}; {next}",
+            addresses.join(", ")
+        )
     }
 
     /// The file, with these around `=`, between values and between sections.
@@ -224,7 +274,9 @@ impl Device {
         }
         let section = format!("{gap}[Peer]\nPublicKey");
         line(&section, &keys::to_base64(&self.own.0));
-        line("PresharedKey", &keys::to_base64(self.preshared.bytes()));
+        if let Some(preshared) = &self.preshared {
+            line("PresharedKey", &keys::to_base64(preshared.bytes()));
+        }
         line("AllowedIPs", &join(&self.allowed, comma));
         line("Endpoint", &self.endpoint.to_string());
         line("PersistentKeepalive", &KEEPALIVE.to_string());

@@ -7,7 +7,7 @@ fn device() -> Device {
     };
     Device {
         private: Secret::new(&[1; 32]),
-        preshared: Secret::new(&[2; 32]),
+        preshared: Some(Secret::new(&[2; 32])),
         addresses: vec![address("10.77.0.2", 24)],
         dns: Vec::new(),
         own: PublicKey([3; 32]),

@@ -10,9 +10,10 @@ use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::net::IpAddr;
 
-use adit_ctl::config::{self, Address, Config, Endpoint, Peer};
+use adit_ctl::config::{self, Address, Config, Endpoint, Peer, Term};
 use adit_ctl::keys;
 use adit_ctl::uapi::{Client, ClientError};
+use adit_proto::Allowance;
 use adit_proto::config::{
     AllowedIpChange, Cidr, DeviceChange, DeviceStatus, PeerChange, PublicKey,
 };
@@ -46,7 +47,12 @@ pub(crate) fn add(args: &AddArgs) -> Result<()> {
         allowed_ips: allowed.iter().copied().map(AllowedIpChange::Add).collect(),
         ..PeerChange::new(args.peer)
     };
-    quick.add_peer(&change, args.endpoint.as_ref(), args.name.as_deref())?;
+    let everything = Allowance::default();
+    quick.add_peer(
+        &change,
+        args.endpoint.as_ref(),
+        (args.name.as_deref(), &everything),
+    )?;
     let key = args.peer.to_string();
     let (name, word) = (&quick.name, args.name.as_deref().unwrap_or(&key));
     if args.said.json {
@@ -235,11 +241,12 @@ impl Quick {
         &mut self,
         change: &PeerChange,
         endpoint: Option<&Endpoint>,
-        name: Option<&str>,
+        (name, allowance): (Option<&str>, &Allowance),
     ) -> Result<()> {
         self.check_free(change, name)?;
         let old = read(&self.path)?;
-        let new = config::with_section(&old, &section(change, endpoint, name));
+        let section = section(change, endpoint, (name, allowance));
+        let new = config::with_section(&old, &section);
         let parsed = Config::parse(&new, &self.path.display().to_string());
         let read_back = parsed
             .as_ref()
@@ -381,12 +388,17 @@ impl Quick {
 fn section(
     change: &PeerChange,
     endpoint: Option<&Endpoint>,
-    name: Option<&str>,
+    (name, allowance): (Option<&str>, &Allowance),
 ) -> Zeroizing<String> {
     let mut out = Zeroizing::new(String::with_capacity(1024 + 64 * change.allowed_ips.len()));
     out.push_str("[Peer]\n");
     if let Some(name) = name {
         _ = writeln!(out, "# friendly_name = {name}");
+    }
+    for term in Term::ALL {
+        if let Some(value) = term.value(allowance) {
+            _ = writeln!(out, "# {} = {value}", term.key());
+        }
     }
     _ = writeln!(
         out,

@@ -63,11 +63,7 @@ pub(crate) fn quota(args: &QuotaArgs) -> Result<()> {
 }
 
 pub(crate) fn expire(args: &ExpireArgs) -> Result<()> {
-    let expires = match &args.when {
-        When::Never => None,
-        When::At(at) => Some(*at),
-        When::In(time) => Some(now() + *time),
-    };
+    let expires = ends(&args.when);
     let allowance = Allowance {
         expires,
         ..Allowance::default()
@@ -84,6 +80,15 @@ pub(crate) fn expire(args: &ExpireArgs) -> Result<()> {
         (Term::Expires, &allowance, "expires"),
         &what,
     )
+}
+
+/// When access ends, since the Unix epoch; `None` for never.
+pub(super) fn ends(when: &When) -> Option<Duration> {
+    match when {
+        When::Never => None,
+        When::At(at) => Some(*at),
+        When::In(time) => Some(now() + *time),
+    }
 }
 
 /// Whole seconds since the Unix epoch, as files have them.

@@ -174,13 +174,13 @@ fn report(output: OutputArgs, name: &str, done: &str, peer: Shown, line: &str) -
 }
 
 /// A peer's sections.
-fn of(peers: &[Peer], key: PublicKey) -> Vec<Peer> {
+pub(super) fn of(peers: &[Peer], key: PublicKey) -> Vec<Peer> {
     let own = peers.iter().filter(|peer| peer.public_key == key);
     own.cloned().collect()
 }
 
 /// Takes it out of the interface. Its allowed IPs are for the routes.
-fn removal(key: PublicKey, sections: &[Peer]) -> PeerChange {
+pub(super) fn removal(key: PublicKey, sections: &[Peer]) -> PeerChange {
     let blocks = sections.iter().flat_map(|peer| &peer.allowed_ips);
     PeerChange {
         remove: true,
@@ -189,7 +189,7 @@ fn removal(key: PublicKey, sections: &[Peer]) -> PeerChange {
     }
 }
 
-fn change(peer: &Peer) -> PeerChange {
+pub(super) fn change(peer: &Peer) -> PeerChange {
     PeerChange {
         preshared_key: peer.preshared_key.clone(),
         endpoint: (peer.endpoint.as_ref()).and_then(config::Endpoint::numeric),
@@ -240,7 +240,7 @@ impl Opened {
         Ok((entry.key, label))
     }
 
-    fn entry(&self, key: PublicKey) -> Result<&Entry> {
+    pub(super) fn entry(&self, key: PublicKey) -> Result<&Entry> {
         let found = self.roster.peers.iter().find(|it| it.key == key);
         found.ok_or_else(|| Failure::State(format!("{} has lost the peer", self.roster.name)))
     }

@@ -6,10 +6,11 @@ use std::time::SystemTime;
 
 use adit_ctl::status;
 use adit_ctl::uapi::{Changed, Plan, Response, UapiError};
-use adit_engine::{BatchCounters, CommandError, Interface, Policy, TrainCounters};
+use adit_engine::{BatchCounters, CommandError, GivenAllowance, Interface, Policy, TrainCounters};
 use adit_io::Offloads;
 use adit_io::helper;
 use adit_io::tun::Tun;
+use adit_proto::Allowance;
 use adit_proto::config::{DeviceChange, DeviceStatus, PublicKey};
 use rustix::io::Errno;
 
@@ -68,6 +69,23 @@ pub(super) fn names(
         .collect();
     renamed.retain(|(key, ..)| there.contains(key));
     told(Changed::of_names(renamed))
+}
+
+/// To what peers may do on the control socket.
+pub(super) fn allow(
+    interface: &Interface,
+    names: &Names,
+    given: Vec<(PublicKey, Allowance, bool)>,
+    replace: bool,
+) -> Response {
+    let given = given.into_iter();
+    let given = given.map(|(peer, allowance, anew)| GivenAllowance {
+        peer,
+        allowance,
+        anew,
+    });
+    let changed = interface.allow(given.collect(), replace);
+    told(Changed::of_allowances(changed, &|key| names.of(key)))
 }
 
 /// Names that are compared with the peers.

@@ -11,8 +11,7 @@ use std::time::{Duration, Instant};
 use adit_ctl::uapi::{Changed, Request, Response, UapiError};
 use adit_ctl::{BindError, Caller, ServerEvent, Service, Serving, status, uapi};
 use adit_engine::{
-    Engine, GivenAllowance, Interface, Kernel, Policy, Settings, StopReason, ThreadSettings,
-    VerboseLog, Watches,
+    Engine, Interface, Kernel, Policy, Settings, StopReason, ThreadSettings, VerboseLog, Watches,
 };
 use adit_io::Offloads;
 use adit_io::helper::{self, Folders};
@@ -563,14 +562,7 @@ impl Bound {
                 answer::names(&handle, &given_names, named, replace)
             }
             Request::Allow { given, replace } => {
-                let given = given.into_iter();
-                let given = given.map(|(peer, allowance, anew)| GivenAllowance {
-                    peer,
-                    allowance,
-                    anew,
-                });
-                handle.allow(given.collect(), replace);
-                Response::Done
+                answer::allow(&handle, &given_names, given, replace)
             }
             Request::Endpoints { named, replace } => {
                 resolver.name(&owner, &handle, named, replace);

@@ -222,3 +222,108 @@ fn what_cannot_be_allowed_has_one_line_and_changes_nothing() {
     assert_eq!(left.sh(&format!("cat {FILE}")), before);
     assert!(peer(left)["allowance"].is_null());
 }
+
+#[test]
+fn a_peer_with_new_keys_is_the_same_to_all_but_who_has_the_old_ones() {
+    if !only_adit() {
+        return;
+    }
+    let world = hub();
+    let (left, right) = (world.left(), &world.net.right);
+    left.sh(&format!("{} peer limit wg0 phone 800M", adit()));
+    let before = file(left);
+    let rekey = format!(
+        "{} peer rekey wg0 phone --endpoint 10.1.0.100 --output /run/phone.conf 2>&1",
+        adit()
+    );
+    let said = left.sh(&rekey);
+    assert!(
+        said.starts_with(
+            "adit: wg0: rekeyed phone, 10.77.0.2, fd78::2: its file is /run/phone.conf"
+        ),
+        "{said}"
+    );
+    // Nothing of the file is another but the keys.
+    let after = file(left);
+    let changed: Vec<_> = (before.lines().zip(after.lines()))
+        .filter(|(before, after)| before != after)
+        .collect();
+    assert_eq!(before.lines().count(), after.lines().count());
+    assert_eq!(changed.len(), 2, "{changed:?}");
+    assert!(changed.iter().all(|(line, _)| line.contains("Key = ")));
+    assert_eq!(peer(left)["allowance"]["to_peer_bits"], 800_000_000);
+    // The old device is out, and the new one in.
+    ping_fails(right, "10.77.0.1");
+    right.sh(&format!("{} down wg1", adit()));
+    let config = left.sh("cat /run/phone.conf; rm /run/phone.conf");
+    right.sh_with_input("umask 077; cat > /etc/wireguard/wg1.conf", &config);
+    right.sh(&format!("{adit} check wg1; {adit} up wg1", adit = adit()));
+    ping(right, "10.77.0.1", 1);
+    ping(left, "10.77.0.2", 1);
+    // Another file in its way, and a peer that is disabled, change nothing.
+    left.sh(&format!(
+        "touch /run/there; {} peer disable wg0 phone",
+        adit()
+    ));
+    let before = file(left);
+    for (command, words) in [
+        (
+            "peer rekey wg0 phone --endpoint 10.1.0.100",
+            "phone is disabled",
+        ),
+        ("peer rekey wg0 nobody", "no such peer"),
+    ] {
+        let output = left.try_sh(&format!("{} {command}", adit()));
+        assert_eq!(output.status.code(), Some(1), "{}", output.stderr);
+        assert!(output.stderr.contains(words), "{}", output.stderr);
+    }
+    left.sh(&format!("{} peer enable wg0 phone", adit()));
+    let enabled = file(left);
+    let output = left.try_sh(&format!(
+        "{} peer rekey wg0 phone --endpoint 10.1.0.100 --output /run/there",
+        adit()
+    ));
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        output.stderr.contains("is there already"),
+        "{}",
+        output.stderr
+    );
+    assert_eq!(file(left), enabled);
+    assert_ne!(before, enabled);
+}
+
+#[test]
+fn a_new_peer_has_what_it_is_given_and_a_change_of_that_is_told() {
+    if !only_adit() {
+        return;
+    }
+    let world = hub();
+    let left = world.left();
+    left.sh(&format!(
+        "{} new-peer wg0 --name guest --endpoint 10.1.0.100 --limit 5M --quota 1G --expires 2099-12-31 > /dev/null",
+        adit()
+    ));
+    let text = file(left);
+    for line in [
+        "# Limit = 5M\n",
+        "# Quota = 1G\n",
+        "# Expires = 2100-01-01T00:00:00Z\n",
+    ] {
+        assert!(text.contains(line), "{text}");
+    }
+    let shown = left.sh(&format!("{} peers wg0", adit()));
+    assert!(
+        shown.contains("2100-01-01") && shown.contains(" 5M "),
+        "{shown}"
+    );
+    let event = left.sh(&format!(
+        "{adit} events wg0 --json > /run/events 2> /dev/null < /dev/null & pid=$!; until grep -q listening /run/events; do sleep 0.05; done
+         {adit} peer limit wg0 guest 6M -q; until grep limit /run/events; do sleep 0.05; done; kill $pid",
+        adit = adit()
+    ));
+    let event: serde_json::Value = serde_json::from_str(event.trim()).expect("one event");
+    assert_eq!(event["event"], "configured");
+    let text = event["text"].as_str().unwrap_or_default();
+    assert!(text.contains("(guest): limit from 5M to 6M"), "{text}");
+}

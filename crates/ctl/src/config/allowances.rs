@@ -31,7 +31,8 @@ pub enum Term {
 }
 
 impl Term {
-    const ALL: [Self; 3] = [Self::Limit, Self::Quota, Self::Expires];
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Limit, Self::Quota, Self::Expires];
 
     /// Its key in the file.
     pub fn key(self) -> &'static str {
@@ -39,6 +40,15 @@ impl Term {
             Self::Limit => "Limit",
             Self::Quota => "Quota",
             Self::Expires => "Expires",
+        }
+    }
+
+    /// Its name in events.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Limit => "limit",
+            Self::Quota => "quota",
+            Self::Expires => "expires",
         }
     }
 

@@ -35,7 +35,7 @@ pub use crate::names::{Endpoint, check_name};
 pub use allowances::{Term, date_text, expires, limit, quota, rate_text, with_term};
 pub use model::{Address, Config, Errors, Forward, Interface, Peer, Remark, Table};
 pub use names::clean as clean_name;
-pub use peers::{disable, enable, rename, without_peer};
+pub use peers::{disable, enable, rename, with_keys, without_peer};
 pub use write::{save, strip, with_section};
 
 /// Where interfaces that are given by name have their files.

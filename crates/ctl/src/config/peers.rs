@@ -3,12 +3,14 @@
 
 use std::collections::HashSet;
 
-use adit_proto::config::PublicKey;
+use adit_proto::config::{PublicKey, Secret};
 use zeroize::Zeroizing;
 
 use super::disabled;
 use super::names::{self, Said};
-use super::write::Edits;
+use super::write::{Edits, replaced};
+use crate::config::keywords::{Section, spelling};
+use crate::keys;
 
 /// `text` without a peer's sections, disabled ones as well, and the comments that are theirs; `None`
 /// if it has no such peer.
@@ -102,6 +104,35 @@ pub fn rename(text: &str, peer: PublicKey, name: &str) -> Option<Zeroizing<Strin
     (in_place().into_iter())
         .chain(places.into_iter().map(with_label))
         .find(is_right)
+}
+
+/// `text` with other keys of a peer: a preshared key only where it had one. `None` if it has no such peer.
+pub fn with_keys(
+    text: &str,
+    peer: PublicKey,
+    (public, preshared): (PublicKey, Option<&Secret>),
+) -> Option<Zeroizing<String>> {
+    let mut edits = Edits::new(text);
+    for section in edits.sections_of(peer, |_| true)? {
+        let settings: Vec<_> = edits.layout.settings(section).collect();
+        for (line, key, value) in settings {
+            let new = match spelling(Section::Peer, key) {
+                Some("PublicKey") => Some(public.0),
+                Some("PresharedKey") => preshared.map(|key| *key.bytes()),
+                _ => None,
+            };
+            let Some(new) = new.map(|key| keys::to_base64(&key)) else {
+                continue;
+            };
+            let new = replaced(edits.layout.lines[line], value, &new);
+            let new = match edits.layout.is_marked(line) {
+                true => Zeroizing::new(disabled::marked(&new)),
+                false => new,
+            };
+            edits.changed.insert(line, new);
+        }
+    }
+    Some(edits.text(0, false))
 }
 
 /// The peers' sections, with what they are called.

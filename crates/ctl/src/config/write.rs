@@ -204,7 +204,7 @@ impl<'a> Edits<'a> {
 }
 
 /// A line of a setting with another value; what stands around the value stays.
-fn replaced(line: &str, old: &str, new: &str) -> Zeroizing<String> {
+pub(super) fn replaced(line: &str, old: &str, new: &str) -> Zeroizing<String> {
     let value = line.find('=').map_or(line.len(), |at| at + 1);
     let (before, rest) = line.split_at(value);
     let indent = rest.len() - rest.trim_start_matches([' ', '\t']).len();

@@ -113,8 +113,10 @@ fn serve(service: &Service, dir: &Dir) -> (Serving, mpsc::Receiver<String>) {
             Response::Refused(UapiError::new(98, "the port is in use"))
         }
         Request::Set(change) => {
-            *mark.lock().unwrap() = change.fwmark.unwrap_or(0);
-            Response::Done
+            let new = change.fwmark.unwrap_or(0);
+            let old = std::mem::replace(&mut *mark.lock().unwrap(), new);
+            let values = vec![("fwmark", old.to_string(), new.to_string())];
+            Response::Changed(crate::uapi::Changed::of_settings(values))
         }
         Request::Alive
         | Request::Down

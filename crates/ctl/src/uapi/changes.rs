@@ -7,8 +7,10 @@
 use std::collections::{HashMap, HashSet};
 use std::fmt::{self, Display, Write as _};
 
+use adit_proto::Allowance;
 use adit_proto::config::{DeviceChange, DeviceStatus, PeerStatus, PublicKey, Secret};
 
+use crate::config::Term;
 use crate::origin::Caller;
 
 /// Peers that are compared: more take longer than a line is worth.
@@ -166,6 +168,21 @@ impl Changed {
         let peers = renamed.len();
         for (key, from, to) in renamed {
             told.values(key, vec![("name", from, to)]);
+        }
+        told.end(peers)
+    }
+
+    /// Peers that may do other things now: before, and after.
+    pub fn of_allowances(
+        changed: Vec<(PublicKey, Allowance, Allowance)>,
+        name: &dyn Fn(&PublicKey) -> Option<String>,
+    ) -> Self {
+        let mut told = Telling::new(name);
+        let peers = changed.len();
+        for (key, from, to) in changed {
+            let terms = Term::ALL.into_iter();
+            let values = terms.map(|term| (term.name(), term.value(&from), term.value(&to)));
+            told.values(key, values.filter(|(_, from, to)| from != to).collect());
         }
         told.end(peers)
     }

@@ -228,7 +228,8 @@ impl Parser {
             (
                 State::Idle,
                 Ok((
-                    "get" | "set" | "add" | "threads" | "alive" | "down" | "names" | "endpoints" | "allow",
+                    "get" | "set" | "add" | "threads" | "alive" | "down" | "names" | "endpoints"
+                    | "allow",
                     _,
                 )),
             ) => {

@@ -4,14 +4,14 @@ use std::collections::BTreeSet;
 
 use adit_io::Offloads;
 use adit_io::helper::raise_priority;
-use adit_proto::Time;
 use adit_proto::config::{DeviceChange, DeviceStatus, PublicKey};
+use adit_proto::{Allowance, Time};
 
 use crate::control::sockets::RELEASE_POLL;
 use crate::control::{Control, Executing, Getting, Setting, memory};
 use crate::host::platform::Platform;
 use crate::shared::error::CommandError;
-use crate::shared::mailbox::{Command, GivenAllowance, LookAnswer, OfControl};
+use crate::shared::mailbox::{AllowanceChange, Command, GivenAllowance, LookAnswer, OfControl};
 use crate::thread::clock;
 
 /// Peers whose status is read in a turn.
@@ -71,8 +71,7 @@ impl<H: Platform> Control<H> {
                 None
             }
             Command::Allow(given, replace, answer) => {
-                self.allow(now, &given, replace);
-                let _ = answer.send(());
+                let _ = answer.send(self.allow(now, &given, replace));
                 None
             }
             Command::Report(answer) => {
@@ -100,17 +99,29 @@ impl<H: Platform> Control<H> {
     }
 
     /// The caller sees to it that it is a bounded number of peers.
-    fn allow(&mut self, now: Time, given: &[GivenAllowance], replace: bool) {
+    fn allow(
+        &mut self,
+        now: Time,
+        given: &[GivenAllowance],
+        replace: bool,
+    ) -> Vec<AllowanceChange> {
         let wall = clock::wall();
+        let mut changed = Vec::new();
         for it in given {
             let allowance = (&it.peer, &it.allowance, it.anew);
-            self.device.set_allowance(now, wall, allowance);
+            let before = self.device.set_allowance(now, wall, allowance);
+            if let Some(before) = before.filter(|before| *before != it.allowance) {
+                changed.push((it.peer, before, it.allowance));
+            }
         }
         if replace {
             let keys: BTreeSet<PublicKey> = given.iter().map(|it| it.peer).collect();
-            self.device.allow_others_all(now, wall, &keys);
+            let others = self.device.allow_others_all(now, wall, &keys);
+            let others = others.into_iter();
+            changed.extend(others.map(|(peer, before)| (peer, before, Allowance::default())));
         }
         self.put_out();
+        changed
     }
 
     pub(super) fn go_on_getting(&mut self, mut get: Box<Getting>) -> Option<Executing> {

@@ -80,6 +80,9 @@ pub struct GivenAllowance {
     pub anew: bool,
 }
 
+/// A peer that may do other things than before: what it might, and what it may now.
+pub type AllowanceChange = (PublicKey, Allowance, Allowance);
+
 /// A caller's request; the caller waits for the answer.
 pub(crate) enum Command {
     Set(DeviceChange, SyncSender<SetAnswer>),
@@ -90,7 +93,7 @@ pub(crate) enum Command {
     Probe(PublicKey, SyncSender<Option<Duration>>),
     /// Nobody waits for an answer.
     Candidates(Vec<Candidates>),
-    Allow(Vec<GivenAllowance>, bool, SyncSender<()>),
+    Allow(Vec<GivenAllowance>, bool, SyncSender<Vec<AllowanceChange>>),
     /// Hand the interface over, whose queues pause: nothing more happens until it resumes.
     Export(SyncSender<Exported>),
     Resume(Resume, SyncSender<()>),

@@ -25,20 +25,21 @@ const LATE: Duration = Duration::from_secs(60);
 const FASTEST: u64 = 5_000_000_000;
 
 impl Device {
-    /// Sets what a peer may do from now on. With `anew`, its quota counts from now. False if there is
-    /// no such peer.
+    /// Sets what a peer may do from now on. With `anew`, its quota counts from now. Returns what it might do
+    /// before; `None` if there is no such peer.
     pub fn set_allowance(
         &mut self,
         now: Time,
         wall: Tai64N,
         (key, allowance, anew): (&PublicKey, &Allowance, bool),
-    ) -> bool {
+    ) -> Option<Allowance> {
         self.set_clock(now, wall);
         let id = self.by_key.get(key).copied();
-        let Some((id, state)) = id.and_then(|id| Some((id, self.peers.get_mut(&id)?))) else {
-            return false;
-        };
+        let (id, state) = id.and_then(|id| Some((id, self.peers.get_mut(&id)?)))?;
         let before = state.allowance.take();
+        let old = before
+            .as_ref()
+            .map_or(Allowance::default(), |it| it.allowance);
         let went = state.traffic();
         state.allowance = (*allowance != Allowance::default()).then(|| {
             let kept = before.as_ref().filter(|_| !anew);
@@ -55,20 +56,29 @@ impl Device {
         let was_barred = before.is_some_and(|it| it.access != Access::Open);
         state.look_at_access(&mut self.core, now, wall, was_barred);
         self.reschedule(id);
-        true
+        Some(old)
     }
 }
 
 impl Device {
-    /// All peers but these may do everything.
-    pub fn allow_others_all(&mut self, now: Time, wall: Tai64N, but: &BTreeSet<PublicKey>) {
+    /// All peers but these may do everything. Returns what those might do before that might not.
+    pub fn allow_others_all(
+        &mut self,
+        now: Time,
+        wall: Tai64N,
+        but: &BTreeSet<PublicKey>,
+    ) -> Vec<(PublicKey, Allowance)> {
         let peers = self.limited.iter().filter_map(|id| self.peers.get(id));
         let others: Vec<PublicKey> = (peers.map(|state| state.public_key()))
             .filter(|key| !but.contains(key))
             .collect();
+        let all = Allowance::default();
+        let mut before = Vec::new();
         for key in others {
-            self.set_allowance(now, wall, (&key, &Allowance::default(), false));
+            let old = self.set_allowance(now, wall, (&key, &all, false));
+            before.extend(old.map(|old| (key, old)));
         }
+        before
     }
 }
 
