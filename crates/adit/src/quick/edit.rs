@@ -9,11 +9,14 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use adit_ctl::config::{self, Config};
+use adit_ctl::keys;
+use zeroize::Zeroizing;
 
 use super::file::{self, Lock, read};
 use super::{require_rights, sync};
 use crate::cli::ChangeArgs;
 use crate::failure::{Context, Failure, Result, bail, say};
+use crate::keys as new_keys;
 
 /// A copy of a file, which goes at the end.
 struct Copy(PathBuf);
@@ -28,16 +31,23 @@ pub(crate) fn edit(args: &ChangeArgs) -> Result<()> {
     require_rights()?;
     let (args, said) = (&args.file, args.said);
     let (path, name) = config::locate(&args.conf.conf).map_err(Failure::Mistake)?;
-    let old = match path.exists() {
-        true => read(&path)?,
-        false => zeroize::Zeroizing::default(),
+    let is_new = !path.exists();
+    let (old, shown) = match is_new {
+        true => (Zeroizing::default(), template()?),
+        false => {
+            let old = read(&path)?;
+            (old.clone(), old)
+        }
     };
-    let copy = copy(&path, &old)?;
+    let copy = copy(&path, &shown)?;
     let new = loop {
         run_editor(&copy.0)?;
         let new = read(&copy.0)?;
-        if *new == *old {
-            said.say(format_args!("{} stays as it is", path.display()));
+        if *new == *shown {
+            match is_new {
+                true => said.say(format_args!("there is still no file {}", path.display())),
+                false => said.say(format_args!("{} stays as it is", path.display())),
+            }
             return Ok(());
         }
         let mistakes = match Config::parse(&new, &path.display().to_string()) {
@@ -70,6 +80,47 @@ pub(crate) fn edit(args: &ChangeArgs) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// What the editor has where there is no file: a new key, and what else there can be, as comments.
+fn template() -> Result<Zeroizing<String>> {
+    let key = new_keys::private_key()?;
+    let mut out = Zeroizing::new(String::with_capacity(2048));
+    let (private, public) = (keys::to_base64(key.bytes()), key.public_key());
+    // All at once: the key is copied nowhere else.
+    let text: [&str; 4] = [
+        "# A tunnel for `adit up` and wg-quick. What stands behind # does nothing. `adit init` makes the file of a\n\
+         # hub instead, and asks for what it needs; a file that somebody gave you can stand here as it is.\n\
+         [Interface]\n\
+         # A new key of this host, which nobody else may know. Its public key, for the other side:\n# ",
+        "\nPrivateKey = ",
+        &private,
+        "\n\
+         # Addresses of this host in the tunnel, with the length of their network.\n\
+         #Address = 10.0.0.2/24\n\
+         # The UDP port where others find this host. Without it the system chooses one.\n\
+         #ListenPort = 51820\n\
+         # Name servers while the tunnel is up.\n\
+         #DNS = 10.0.0.1\n\
+         \n\
+         # One section for each peer.\n\
+         #[Peer]\n\
+         # The public key of the other side.\n\
+         #PublicKey =\n\
+         # Where it is. Leave it out for a peer that calls.\n\
+         #Endpoint = vpn.example.org:51820\n\
+         # What is sent to it and taken from it; 0.0.0.0/0, ::/0 is everything.\n\
+         #AllowedIPs = 10.0.0.0/24\n\
+         # Keeps a NAT on the way open, in seconds.\n\
+         #PersistentKeepalive = 25\n",
+    ];
+    let [head, middle, private, rest] = text;
+    out.push_str(head);
+    out.push_str(&public.to_string());
+    [middle, private, rest]
+        .iter()
+        .for_each(|part| out.push_str(part));
+    Ok(out)
 }
 
 /// Replaces the file, if it is still the `old` one. Otherwise the copy stays.

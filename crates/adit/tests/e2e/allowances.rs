@@ -86,6 +86,12 @@ fn a_peer_with_a_limit_gets_no_more_and_local_tcp_to_it_loses_nothing() {
     let took = transfer(&world, false, bytes / 2);
     assert!(took >= least(8.0), "{took:?}");
     assert!(drops(left, "limit_from_peer") > 0);
+    // Also where other threads work on what one has read: whoever finds that a queue is to rest, its owner
+    // goes on with it.
+    left.sh(&format!("{} tune wg0 --shards 2 --policy pipeline", adit()));
+    let took = transfer(&world, true, bytes);
+    assert!(took >= least(8.0), "{took:?}");
+    assert_eq!(drops(left, "limit_to_peer"), 0);
     // What `wg` sees is what it was, and the limit stays through a change, an upgrade and a kill.
     assert!(!left.sh("wg showconf wg0").to_lowercase().contains("limit"));
     let limits = |host: &Container| {

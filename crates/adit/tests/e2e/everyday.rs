@@ -359,6 +359,38 @@ fn edit_does_not_undo_what_others_change_meanwhile() {
 }
 
 #[test]
+fn edit_of_a_file_that_is_not_there_begins_with_one_that_works() {
+    if !only_adit() {
+        return;
+    }
+    let world = World::new();
+    let left = world.left();
+    let edit = |editor: &str| {
+        let command = format!("VISUAL= EDITOR=\"{editor}\" {} edit wg5 2>&1", adit());
+        left.sh(&command)
+    };
+    let said = edit("true");
+    assert!(
+        said.contains("there is still no file /etc/wireguard/wg5.conf"),
+        "{said}"
+    );
+    left.sh("! test -e /etc/wireguard/wg5.conf");
+    edit("sed -i s,^#Address.*,Address=10.5.0.1/24,");
+    let text = left.sh("cat /etc/wireguard/wg5.conf");
+    assert!(
+        text.contains("\nPrivateKey = ") && text.contains("Address=10.5.0.1/24"),
+        "{text}"
+    );
+    let own = left.sh("grep ^PrivateKey /etc/wireguard/wg5.conf | cut -d' ' -f3 | wg pubkey");
+    assert!(text.contains(&format!("\n# {own}")), "{text}");
+    assert_eq!(left.sh("stat -c %a /etc/wireguard/wg5.conf"), "600\n");
+    left.sh(&format!(
+        "{adit} check wg5; {adit} up wg5; {adit} down wg5",
+        adit = adit()
+    ));
+}
+
+#[test]
 fn edit_takes_only_what_is_right_and_applies_it() {
     if !only_adit() {
         return;
