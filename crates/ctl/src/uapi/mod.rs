@@ -17,6 +17,7 @@
 mod changes;
 mod client;
 mod format;
+mod lines;
 mod parse;
 mod server;
 
@@ -28,7 +29,8 @@ mod tests;
 pub use changes::{Changed, Configured, Item, Plan};
 pub use client::{Client, ClientError, PATIENCE, interfaces};
 pub use format::{format_set, format_status};
-pub use parse::{Heard, MAX_ALLOWANCES, MAX_LINE, MAX_NAMES, MAX_PEERS, MAX_REQUEST, Parser};
+pub use lines::{MAX_ALLOWANCES, MAX_NAMES, MAX_PEERS};
+pub use parse::{Heard, MAX_LINE, MAX_REQUEST, Parser};
 pub use server::Server;
 
 use adit_proto::Allowance;

@@ -5,13 +5,15 @@
 //! - `common`: what a peer's actions need besides the peer;
 //! - `output`: what a device wants done;
 //! - `outcome`: the result of a handshake message, for the log and the counters;
-//! - `peer_state`: sessions, starting and finishing handshakes;
+//! - `peer_state`: a peer as the control thread has it, and starting handshakes;
+//! - `sessions`: how sessions begin, follow each other and end;
 //! - `calls`: the peers that the process before this one had sessions with (`remembered`);
 //! - `timer_table`: which timers a peer has;
 //! - `timers`: the action of each timer;
 //! - `handed_over`: a device as bytes, for the process that goes on in its place;
-//! - `configure`: a change of configuration;
+//! - `configure`: a change of configuration, and `configure_peer` of one peer;
 //! - `access`: what peers may do, and until when;
+//! - `cloned`: what a machine forgets that has become two;
 //! - `balance`: the receive queues that new sessions are in, by the work of each (`rates`);
 //! - `race`: the addresses of a peer whose endpoint is a name (`candidates`);
 //! - `path`: the longest packet that the path to a peer takes, found by a `search`;
@@ -21,8 +23,10 @@ mod access;
 mod balance;
 mod calls;
 mod candidates;
+mod cloned;
 mod common;
 mod configure;
+mod configure_peer;
 mod handed_over;
 mod handshake;
 mod outcome;
@@ -34,6 +38,7 @@ mod race;
 mod rates;
 mod remembered;
 mod search;
+mod sessions;
 mod timer_table;
 mod timers;
 
@@ -431,35 +436,6 @@ impl Device {
         } else {
             (!self.retired.is_empty()).then_some(now + FREE_AGAIN)
         };
-    }
-
-    /// The machine is a clone, or was reset to a snapshot: another copy of it, or this one before
-    /// the reset, has these sessions, too. Both would seal different packets with the same counters
-    /// (invariant 1), and the response to a handshake that is under way would give both the same
-    /// session.
-    ///
-    /// So no session sends any more, on no thread, and handshakes under way are forgotten. The next
-    /// packet to a peer starts a new one; until then what the peer sends is received.
-    pub fn was_cloned(&mut self, now: Time) {
-        let Core {
-            shared,
-            random,
-            identity,
-            ..
-        } = &mut self.core;
-        if let Some(own) = identity {
-            // The other copy knows the secret behind the cookies.
-            shared.admission().set_key(&own.public, random);
-        }
-        // The others have neither.
-        let indices = self.core.indices.peers_from(0);
-        let ids: BTreeSet<u32> = indices.map(|(_, id)| id).collect();
-        for id in ids {
-            if let Some(state) = self.peers.get_mut(&id) {
-                state.start_anew(&mut self.core, now);
-                self.reschedule(id);
-            }
-        }
     }
 
     /// The peer that is first in an order, if it is due. It leaves the order.
