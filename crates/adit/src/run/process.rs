@@ -2,27 +2,24 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak, mpsc};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use adit_ctl::uapi::{Changed, Request, Response, UapiError};
-use adit_ctl::{BindError, Caller, ServerEvent, Service, Serving, status, uapi};
+use adit_ctl::{BindError, Caller, Service, Serving, status, uapi};
 use adit_engine::{
-    Engine, Interface, Kernel, Policy, Settings, StopReason, ThreadSettings, VerboseLog, Watches,
+    Engine, Interface, Kernel, Settings, StopReason, ThreadSettings, VerboseLog, Watches,
 };
 use adit_io::Offloads;
-use adit_io::helper::{self, Folders};
+use adit_io::helper;
 use adit_io::tun::Tun;
 use adit_netlink::netns::Netns;
 use adit_proto::config::PublicKey;
-use rustix::io::Errno;
-use rustix::process::{Gid, Resource, getgroups, getrlimit};
-use rustix::thread::set_thread_groups;
+use rustix::process::{Resource, getrlimit};
 
-use super::child::{self, Guard};
+use super::child::Guard;
 use super::events::{Event, Sender};
 use super::hand_over::{Offer, Switches};
 use super::names::Names;
@@ -30,13 +27,16 @@ use super::resolve::Resolver;
 use super::watch::{self, Looks};
 use super::{LogLevel, answer};
 use crate::cli::RunArgs;
-use crate::demo::status_directory;
 use crate::failure::{Context, Failure, Result, bail};
+use helping::{Helping, folders, join_group, status_dir};
 
 /// The MTU of an interface that this process makes, as of wireguard-go's: what fits 1500 bytes
 /// behind IPv6, UDP and WireGuard's own header and tag. The TUN driver's 1500 would make two
 /// fragments of each full packet.
 const MTU: u32 = 1420;
+
+mod helping;
+mod serve;
 
 /// The process: what all of its interfaces share.
 pub(super) struct Process {
@@ -386,62 +386,6 @@ pub(super) fn devices_of_user(args: &RunArgs) -> &[String] {
     }
 }
 
-/// The process that has the capabilities and the files. It removes the folders at the end, if they
-/// are this process's own.
-struct Helping {
-    folders: Folders,
-    _guard: Guard,
-}
-
-impl Helping {
-    /// Starts it for these interfaces.
-    fn start(folders: Folders, interfaces: &[String]) -> Result<Self> {
-        let failed =
-            || "cannot start a process that keeps the rights (--no-sandbox does without)".into();
-        let arguments = crate::helper::arguments(&folders, interfaces).context(failed)?;
-        let (guard, socket) = child::start(&arguments).context(failed)?;
-        helper::connect(socket, [folders.control.clone(), folders.status.clone()]);
-        Ok(Self {
-            folders,
-            _guard: guard,
-        })
-    }
-}
-
-impl Drop for Helping {
-    fn drop(&mut self) {
-        if self.folders.are_removed {
-            helper::files::leave(&self.folders.control, &self.folders.status);
-        }
-    }
-}
-
-/// A member of the group of the status sockets may give them to it without a capability.
-fn join_group(group: Option<u32>) {
-    if let (Some(group), Ok(mut groups)) = (group.map(Gid::from_raw), getgroups())
-        && !groups.contains(&group)
-    {
-        groups.push(group);
-        // Without the right to it, the group has to be one of the process's.
-        let _ = set_thread_groups(&groups);
-    }
-}
-
-fn status_dir(control_dir: Option<&Path>) -> PathBuf {
-    let dir = control_dir.map(status_directory);
-    dir.unwrap_or_else(|| status::DIR.into())
-}
-
-/// Where the process has its sockets and files. A directory that is named is removed at the end.
-fn folders(control_dir: Option<&Path>, group: Option<u32>) -> Folders {
-    Folders {
-        control: control_dir.unwrap_or(Path::new(uapi::DIR)).to_owned(),
-        status: status_dir(control_dir),
-        are_removed: control_dir.is_some(),
-        group,
-    }
-}
-
 /// Binds a socket once its path is free. A process that was killed loses its interface first, and
 /// answers at its socket until the kernel has closed that, too.
 pub(super) fn once_free<T>(
@@ -503,160 +447,6 @@ impl Bound {
             control: Ok(control),
             status: status.ok(),
         })
-    }
-
-    /// Answers until the result is dropped.
-    fn serve(
-        self,
-        process: &Arc<Process>,
-        interface: &Arc<Interface>,
-        prepared: &Prepared,
-    ) -> Result<Vec<Serving>> {
-        let Prepared {
-            name,
-            names,
-            events: watchers,
-            started,
-            ..
-        } = prepared;
-        let (tun, started) = (prepared.tun.offloads(), *started);
-        let device = Arc::downgrade(&prepared.tun);
-        let failed = || "cannot serve a socket".to_owned();
-        let (level, events, owner) = (process.level, process.events.clone(), name.clone());
-        let told = Arc::clone(watchers);
-        let on_event = move |event: ServerEvent<'_>| {
-            match event {
-            ServerEvent::Configured(change) => {
-                level.change(format_args!("{owner}: configuration changed: {change}"));
-                watch::configured(&told, change);
-            }
-            ServerEvent::Refused(error) => {
-                level.error(format_args!("{owner}: refused a request: {error}"));
-            }
-            ServerEvent::Failed(error) => {
-                level.error(format_args!("{owner}: cannot accept clients: {error}"));
-            }
-            ServerEvent::Panicked(text) => level.error(format_args!(
-                "{owner}: a client was hung up, because its request met a defect of this program: {text}"
-            )),
-            ServerEvent::Removed => events.send(Event::SocketRemoved(owner.clone())),
-        }
-        };
-        // The process has the service, and the service this.
-        let (process_of, handle) = (Arc::downgrade(process), Arc::clone(interface));
-        let given_names = Arc::clone(names);
-        let (resolver, owner) = (Arc::clone(&process.resolver), name.to_owned());
-        let answer = move |request| match request {
-            Request::Get => answer::get(&handle),
-            Request::Set(change) => {
-                resolver.configured(&owner, &change);
-                answer::set(&handle, change, &given_names)
-            }
-            Request::Alive => answer::alive(&handle),
-            Request::Down => Response::Changed(Changed::of_end()),
-            Request::Add(name) => add_for_client(&process_of, &name),
-            Request::Threads { shards, policy } => {
-                set_threads(&process_of, shards, policy.as_deref())
-            }
-            Request::Names { named, replace } => {
-                answer::names(&handle, &given_names, named, replace)
-            }
-            Request::Allow { given, replace } => {
-                answer::allow(&handle, &given_names, given, replace)
-            }
-            Request::Endpoints { named, replace } => {
-                resolver.name(&owner, &handle, named, replace);
-                Response::Done
-            }
-        };
-        let service = &process.service;
-        let mut serving = Vec::new();
-        match self.control {
-            Ok(control) => {
-                let control = control.serve(service, answer, on_event);
-                serving.push(control.context(failed)?);
-            }
-            Err(why) => level.error(format_args!("{name}: no control socket: {why}")),
-        }
-        if let Some(status) = self.status {
-            let (handle, name) = (Arc::clone(interface), name.clone());
-            let (names, process) = (Arc::clone(names), Arc::downgrade(process));
-            let probed = Arc::clone(interface);
-            let report = move || {
-                let threads = process.upgrade().map(|process| process.engine.threads());
-                let threads = threads.unwrap_or_default();
-                answer::status(&handle, &name, (&device, tun), started, &names, threads)
-            };
-            // Nothing depends on the status socket: its loss ends nothing. It is removed first, so
-            // that a program that waits for the control socket to be gone finds this one gone, too.
-            serving.insert(
-                0,
-                status
-                    .serve(
-                        service,
-                        watchers,
-                        report,
-                        move |peer| probed.probe(peer),
-                        |_| {},
-                    )
-                    .context(failed)?,
-            );
-        }
-        Ok(serving)
-    }
-}
-
-/// Serves one more interface because a client asks for it.
-fn add_for_client(process: &Weak<Process>, name: &str) -> Response {
-    let added = adit_ctl::config::check_name(name)
-        .map_err(Failure::Mistake)
-        .and_then(|()| match process.upgrade() {
-            Some(process) => {
-                let name = name.to_owned();
-                let (tell, added) = mpsc::sync_channel(1);
-                let add = move || {
-                    let added = process.add(&name, Given::default());
-                    let _ = tell.send(added.map(|tun| tun.limit_queue()));
-                };
-                let failed = || "cannot serve one more".to_owned();
-                adit_sandbox::start("adit-adding", add).context(failed)?;
-                added.recv().context(failed)?
-            }
-            None => Err(Failure::State("the process ends".into())),
-        });
-    match added {
-        Ok(()) => Response::Changed(Changed::of_interface(name)),
-        Err(failure) => {
-            let errno = Errno::INVAL.raw_os_error();
-            Response::Explained(UapiError::new(errno, failure.to_string()))
-        }
-    }
-}
-
-/// Changes which threads process packets because a client asks for it.
-fn set_threads(process: &Weak<Process>, shards: Option<u16>, policy: Option<&str>) -> Response {
-    let set = |engine: &Engine<Arc<Tun>, Kernel>| {
-        let (before, policy_before) = engine.threads();
-        let policy = match policy {
-            None => policy_before,
-            Some(name) => Policy::ALL
-                .iter()
-                .find_map(|(known, policy)| (*known == name).then_some(*policy))
-                .ok_or_else(|| UapiError::invalid(format!("there is no policy {name}")))?,
-        };
-        engine.set_threads(shards.map_or(before, usize::from), policy)?;
-        let (after, policy) = engine.threads();
-        let values = [
-            ("shards", before.to_string(), after.to_string()),
-            ("policy", policy_before.name().into(), policy.name().into()),
-        ];
-        let values = values.into_iter().filter(|(_, from, to)| from != to);
-        Ok::<_, UapiError>(Changed::of_settings(values.collect()))
-    };
-    match process.upgrade().map(|process| set(&process.engine)) {
-        Some(Ok(changed)) => answer::told(changed),
-        Some(Err(error)) => Response::Explained(error),
-        None => Response::Explained(UapiError::invalid("the process ends")),
     }
 }
 
