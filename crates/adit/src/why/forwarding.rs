@@ -73,7 +73,9 @@ impl Forwarding {
             no_masquerade: uplink.is_some()
                 && !has_legacy_nat()
                 && rules.is_some_and(|rules| !translates(rules) && !is_confined(rules, name)),
-            is_late: is(name, "1") && uplink.as_ref().is_some_and(|device| is(device, "0")),
+            is_late: is(name, "1")
+                && uplink.as_ref().is_some_and(|device| is(device, "0"))
+                && rules.is_none_or(|rules| own_table(rules, name).is_none_or(translates)),
             dropping: rules.and_then(|rules| dropping(rules, name, hosts, uplink.as_deref())),
             is_asked: rules.is_some_and(|rules| is_confined(rules, name)),
             uplink,
@@ -119,8 +121,16 @@ pub(super) fn translates(rules: &str) -> bool {
 
 /// Whether `adit up` has set what the peers of an interface reach: then no more is meant.
 fn is_confined(rules: &str, interface: &str) -> bool {
-    let table = format!("table ip adit-forward-{interface} {{");
-    rules.lines().any(|line| line == table)
+    own_table(rules, interface).is_some()
+}
+
+/// The rules of `adit up` for the peers of an interface. Peers that reach each other alone have none that
+/// translates.
+fn own_table<'a>(rules: &'a str, interface: &str) -> Option<&'a str> {
+    let begin = format!("table ip adit-forward-{interface} {{\n");
+    let at = (rules.match_indices(&begin)).find(|(at, _)| *at == 0 || rules[..*at].ends_with('\n'));
+    let table = &rules[at?.0..];
+    Some(table.split_once("\n}").map_or(table, |(table, _)| table))
 }
 
 /// How many packets for others came to a host that does not forward: of all devices in IPv4, of the

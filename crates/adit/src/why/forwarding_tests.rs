@@ -68,3 +68,13 @@ fn what_the_file_asks_for_and_a_firewall_drops_is_a_problem() {
     );
     assert_eq!(finding.commands, ["adit sync wg0"]);
 }
+
+#[test]
+fn the_rules_of_up_for_an_interface_are_told_from_those_of_others() {
+    let rules = "table ip adit-forward-wg0 {\n\tchain forward {\n\t\tdrop\n\t}\n}\ntable ip nat {\n\tchain post {\n\t\tmasquerade\n\t}\n}\n\
+                 table ip adit-forward-wg1 {\n\tchain post {\n\t\toifname \"eth0\" masquerade\n\t}\n}\n";
+    assert!(is_confined(rules, "wg0") && is_confined(rules, "wg1"));
+    assert!(!is_confined(rules, "wg") && !is_confined(rules, "wg2"));
+    assert!(own_table(rules, "wg0").is_some_and(|table| !translates(table)));
+    assert!(own_table(rules, "wg1").is_some_and(translates));
+}
