@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use adit_proto::DropReason;
-use adit_proto::config::{Cidr, PeerAllowance, PublicKey, Secret};
+use adit_proto::config::{Cidr, DeviceStatus, PeerAllowance, PeerStatus, PublicKey, Secret};
 
 use super::*;
+use crate::keys;
 use crate::socket::tests::{Dir, answers_without_end};
 
 fn device() -> DeviceStatus {
