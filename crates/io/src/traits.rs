@@ -55,14 +55,14 @@ pub trait TunQueue: Send + Sync {
     fn fd(&self) -> BorrowedFd<'_>;
 
     /// How long until frames can be read that have to wait, because their peers are at their limits;
-    /// `None` if none have to. Those that have waited for long enough can be read from now on: whoever
-    /// waits for events of this queue is to call this as often as it says.
+    /// `None` if none have to. Those that have waited for long enough can be read from now on: the thread
+    /// that waits for events of this queue is to call this as often as it says.
     fn rests_for(&self) -> Option<Duration> {
         None
     }
 
-    /// Whether frames have begun to wait since this was last asked: whoever waits for events is to call
-    /// [`Self::rests_for`].
+    /// Whether frames have begun to wait since this was last asked: the thread that waits for events is to
+    /// call [`Self::rests_for`].
     fn has_begun_to_rest(&self) -> bool {
         false
     }

@@ -90,7 +90,7 @@ fn template() -> Result<Zeroizing<String>> {
     // All at once: the key is copied nowhere else.
     let text: [&str; 4] = [
         "# A tunnel for `adit up` and wg-quick. What stands behind # does nothing. `adit init` makes the file of a\n\
-         # hub instead, and asks for what it needs; a file that somebody gave you can stand here as it is.\n\
+         # hub instead, and asks for what it needs; a file from your provider or operator can stand here as it is.\n\
          [Interface]\n\
          # A new key of this host, which nobody else may know. Its public key, for the other side:\n# ",
         "\nPrivateKey = ",

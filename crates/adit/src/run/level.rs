@@ -48,7 +48,7 @@ impl LogLevel {
         self.write(Priority::Error, &message);
     }
 
-    /// What somebody changed: a line for each change.
+    /// What a client changed: a line for each change.
     pub(super) fn change(self, message: impl Display) {
         self.write(Priority::Notice, &message);
     }

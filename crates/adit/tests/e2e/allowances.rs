@@ -86,8 +86,8 @@ fn a_peer_with_a_limit_gets_no_more_and_local_tcp_to_it_loses_nothing() {
     let took = transfer(&world, false, bytes / 2);
     assert!(took >= least(8.0), "{took:?}");
     assert!(drops(left, "limit_from_peer") > 0);
-    // Also where other threads work on what one has read: whoever finds that a queue is to rest, its owner
-    // goes on with it.
+    // Also where other threads work on what one has read: the owner of a queue goes on with it after its rest,
+    // also if another thread found that it is to rest.
     left.sh(&format!("{} tune wg0 --shards 2 --policy pipeline", adit()));
     let took = transfer(&world, true, bytes);
     assert!(took >= least(8.0), "{took:?}");

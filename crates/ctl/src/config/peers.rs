@@ -68,7 +68,7 @@ pub fn enable(text: &str, peer: PublicKey) -> Option<Zeroizing<String>> {
     Some(edits.text(0, false))
 }
 
-/// `text` with another name of a peer: where its comments have the old one, whoever wrote them, or
+/// `text` with another name of a peer: where its comments have the old one, of any program, or
 /// else in a comment of its own. `None` if it has no such peer, or no comment can give it this name.
 pub fn rename(text: &str, peer: PublicKey, name: &str) -> Option<Zeroizing<String>> {
     let edits = Edits::new(text);

@@ -72,7 +72,7 @@ documented! {
         pub text: String,
     }
 
-    /// A value of an interface or of a peer that somebody changed.
+    /// A value of an interface or of a peer that a client changed.
     pub struct Change {
         /// Its name. `added` and `removed` are about a whole peer; of a preshared key nothing else is told.
         pub what: String,
@@ -147,7 +147,7 @@ kinds! {
     IcmpError => "icmp_error",
     /// More of the events that came in a flood from many addresses.
     Others => "others",
-    /// Somebody changed the configuration, the names of peers or the threads: see `changes`. `count`
+    /// A client changed the configuration, the names of peers or the threads: see `changes`. `count`
     /// peers were added, changed or removed.
     Configured => "configured",
     /// Another line of the log, which `--since` found in the journal.

@@ -33,10 +33,14 @@ impl Bound {
         let failed = || "cannot serve a socket".to_owned();
         let (level, events, owner) = (process.level, process.events.clone(), name.clone());
         let told = Arc::clone(watchers);
+        // In a directory of its own, as for the demo, only the program that started it can reach it.
+        let is_private = process.control_dir.is_some();
         let on_event = move |event: ServerEvent<'_>| {
             match event {
             ServerEvent::Configured(change) => {
-                level.change(format_args!("{owner}: configuration changed: {change}"));
+                if !is_private {
+                    level.change(format_args!("{owner}: configuration changed: {change}"));
+                }
                 watch::configured(&told, change);
             }
             ServerEvent::Refused(error) => {
