@@ -146,13 +146,21 @@ impl Interface {
         self.common.command(Command::Candidates(named));
     }
 
-    /// Sets what peers may do, in a bounded time a peer. With `replace`, all others may do everything.
-    /// Returns what changed.
-    pub fn allow(&self, given: Vec<GivenAllowance>, replace: bool) -> Vec<AllowanceChange> {
+    /// Sets what peers may do, in pieces, as [`Self::set`] does. With `replace`, all others may do
+    /// everything. Returns what changed.
+    ///
+    /// # Errors
+    ///
+    /// [`CommandError::Stopping`] once the interface ends or another process goes on with it: nothing is
+    /// changed.
+    pub fn allow(
+        &self,
+        given: Vec<GivenAllowance>,
+        replace: bool,
+    ) -> Result<Vec<AllowanceChange>, CommandError> {
         let (answer, result) = sync_channel(1);
         self.common.command(Command::Allow(given, replace, answer));
-        // Without an answer, the interface has ended.
-        result.recv().unwrap_or_default()
+        result.recv().map_err(|_| CommandError::Stopping)
     }
 
     /// The counters so far and the settings in force.

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use adit_engine::{GivenAllowance, Policy};
 use adit_proto::Allowance;
+use adit_proto::config::{DeviceChange, PeerChange, PublicKey};
 use common::{A, B, EnginePair, Options, inner_ip, public, udp_frame};
 
 /// A lets B do this much from now on.
@@ -17,7 +18,8 @@ fn allow(pair: &EnginePair, allowance: Allowance) -> usize {
         allowance,
         anew: false,
     };
-    pair.sides[A].interface.allow(vec![given], true).len()
+    let changed = pair.sides[A].interface.allow(vec![given], true);
+    changed.expect("it runs").len()
 }
 
 /// Sends so many packets of 1,000 bytes, and returns how many arrive.
@@ -110,4 +112,50 @@ fn nothing_goes_to_a_peer_without_access() {
         assert!(start.elapsed() < Duration::from_secs(20), "no session");
         std::thread::sleep(Duration::from_millis(10));
     }
+}
+
+#[test]
+fn thousands_of_peers_are_allowed_in_pieces_and_one_request_is_for_all() {
+    const PEERS: u32 = 3_000;
+    let pair = EnginePair::new(Options::default());
+    let key = |n: u32| {
+        let mut key = [9; 32];
+        key[..4].copy_from_slice(&n.to_le_bytes());
+        PublicKey(key)
+    };
+    let peers = (0..PEERS).map(|n| PeerChange::new(key(n)));
+    let interface = &pair.sides[A].interface;
+    let peers = DeviceChange {
+        peers: peers.collect(),
+        ..DeviceChange::default()
+    };
+    interface.set(peers).expect("few peers");
+    let given = |peers: std::ops::Range<u32>, rate: u64| -> Vec<GivenAllowance> {
+        let given = peers.map(|n| GivenAllowance {
+            peer: key(n),
+            allowance: Allowance {
+                to_peer: Some(rate),
+                ..Allowance::default()
+            },
+            anew: false,
+        });
+        given.collect()
+    };
+    let limited = || {
+        let status = interface.get().expect("it runs");
+        status
+            .peers
+            .iter()
+            .filter(|peer| peer.allowance.is_some())
+            .count()
+    };
+    let allow = |given| interface.allow(given, true).expect("it runs").len();
+    assert_eq!(allow(given(0..PEERS, 1_000)), PEERS as usize);
+    assert_eq!(limited(), PEERS as usize);
+    // Nothing that stays is touched.
+    assert_eq!(allow(given(0..PEERS, 1_000)), 0);
+    assert_eq!(allow(given(0..10, 1_000)), PEERS as usize - 10);
+    assert_eq!(limited(), 10);
+    assert_eq!(allow(Vec::new()), 10);
+    assert_eq!(limited(), 0);
 }

@@ -72,7 +72,8 @@ pub(super) fn peer(roff: &mut Roff, page: &str) {
             roff,
             "They stand in comments of the peer's section, which wg(8) and wg-quick(8) pass over: `# Limit = 50M/10M`, to the \
              peer and from it, `# Quota = 100G` and `# Expires = 2027-01-31T12:00:00Z`. `adit up` and `adit sync` heed them. \
-             A day without a time of day lasts until its end, in UTC.",
+             A day without a time of day lasts until its end, in UTC. \
+             At most 65,536 peers of an interface may have such comments.",
         );
         paragraph(
             roff,

@@ -84,8 +84,10 @@ pub(super) fn allow(
         allowance,
         anew,
     });
-    let changed = interface.allow(given.collect(), replace);
-    told(Changed::of_allowances(changed, &|key| names.of(key)))
+    match interface.allow(given.collect(), replace) {
+        Ok(changed) => told(Changed::of_allowances(changed, &|key| names.of(key))),
+        Err(error) => refused(error),
+    }
 }
 
 /// Names that are compared with the peers.

@@ -10,7 +10,7 @@ use adit_proto::Allowance;
 use adit_proto::config::{Cidr, DeviceChange, DeviceStatus, PeerStatus, PublicKey, Secret};
 use zeroize::Zeroizing;
 
-use super::{DIR, MAX_ALLOWANCES, MAX_LINE, MAX_NAMES, format_set};
+use super::{DIR, MAX_LINE, MAX_NAMES, format_set};
 use crate::keys;
 use crate::names::Endpoint;
 use crate::socket::{self, MAX_ANSWER, TO_ANSWER};
@@ -249,17 +249,6 @@ impl Client {
     /// # Errors
     /// As of [`Client::add`].
     pub fn allow_peers(
-        &mut self,
-        given: &[(PublicKey, Allowance, bool)],
-        replace: bool,
-    ) -> Result<(), ClientError> {
-        // The first request replaces, and the others add to it.
-        let mut chunks = given.chunks(MAX_ALLOWANCES);
-        self.allow_some(chunks.next().unwrap_or_default(), replace)?;
-        chunks.try_for_each(|chunk| self.allow_some(chunk, false))
-    }
-
-    fn allow_some(
         &mut self,
         given: &[(PublicKey, Allowance, bool)],
         replace: bool,

@@ -20,8 +20,8 @@ pub const MAX_PEERS: usize = 2 * adit_proto::limits::MAX_PEERS;
 /// Most peers of an interface whose endpoint is a name that is looked up again.
 pub const MAX_NAMES: usize = 4096;
 
-/// Most peers in one `allow`: it is heeded in one piece. More take several.
-pub const MAX_ALLOWANCES: usize = 1024;
+/// Most peers of an interface that may not do everything.
+pub const MAX_ALLOWANCES: usize = 65_536;
 
 /// The names so far, and the peer that the next name is for.
 #[derive(Default)]
@@ -135,7 +135,11 @@ pub(super) fn allow_line(
     let is_full = allowances.given.len() >= MAX_ALLOWANCES;
     match (key, allowances.given.last_mut()) {
         ("replace", None) if value == "false" => allowances.keeps = true,
-        ("public_key", _) if !is_full => {
+        ("public_key", _) if is_full => {
+            let errno = Errno::NOMEM.raw_os_error();
+            return Err(UapiError::new(errno, "too many peers in one allow"));
+        }
+        ("public_key", _) => {
             let public = keys::from_hex(value.as_bytes()).ok_or_else(wrong)?;
             let peer = PublicKey(*public.bytes());
             push(

@@ -1,21 +1,21 @@
 //! Executes commands.
 
-use std::collections::BTreeSet;
-
 use adit_io::Offloads;
 use adit_io::helper::raise_priority;
 use adit_proto::config::{DeviceChange, DeviceStatus, PublicKey};
 use adit_proto::{Allowance, Time};
 
 use crate::control::sockets::RELEASE_POLL;
-use crate::control::{Control, Executing, Getting, Setting, memory};
+use crate::control::{Allowing, Control, Executing, Getting, Setting, memory};
 use crate::host::platform::Platform;
 use crate::shared::error::CommandError;
-use crate::shared::mailbox::{AllowanceChange, Command, GivenAllowance, LookAnswer, OfControl};
+use crate::shared::mailbox::{Command, GivenAllowance, LookAnswer, OfControl};
 use crate::thread::clock;
 
 /// Peers whose status is read in a turn.
 const STATUS_BATCH: usize = 1024;
+/// Peers that are allowed something in a turn.
+const ALLOWED_AT_ONCE: usize = 1024;
 
 impl<H: Platform> Control<H> {
     /// Executes commands in their order, a bounded piece of one a turn: a change of half a million
@@ -35,6 +35,7 @@ impl<H: Platform> Control<H> {
         self.executing = match self.executing.take() {
             Some(Executing::Set(set)) => self.go_on_setting(now, set),
             Some(Executing::Get(get)) => self.go_on_getting(get),
+            Some(Executing::Allow(allow)) => self.go_on_allowing(now, allow),
             None => None,
         };
     }
@@ -71,8 +72,14 @@ impl<H: Platform> Control<H> {
                 None
             }
             Command::Allow(given, replace, answer) => {
-                let _ = answer.send(self.allow(now, &given, replace));
-                None
+                let keys = || given.iter().map(|it| it.peer).collect();
+                Some(Executing::Allow(Box::new(Allowing {
+                    others: replace.then(|| (keys(), 0)),
+                    given,
+                    next: 0,
+                    changed: Vec::new(),
+                    answer,
+                })))
             }
             Command::Report(answer) => {
                 self.count_tun_drops();
@@ -98,30 +105,37 @@ impl<H: Platform> Control<H> {
         }
     }
 
-    /// The caller sees to it that it is a bounded number of peers.
-    fn allow(
-        &mut self,
-        now: Time,
-        given: &[GivenAllowance],
-        replace: bool,
-    ) -> Vec<AllowanceChange> {
+    fn go_on_allowing(&mut self, now: Time, mut allow: Box<Allowing>) -> Option<Executing> {
         let wall = clock::wall();
-        let mut changed = Vec::new();
-        for it in given {
+        let given = allow.given.iter().skip(allow.next).take(ALLOWED_AT_ONCE);
+        let mut some: Vec<GivenAllowance> = given.copied().collect();
+        allow.next += some.len();
+        let mut is_done = some.len() < ALLOWED_AT_ONCE;
+        if is_done && let Some((keys, from)) = &mut allow.others {
+            let others = self.device.limited_from(*from).take(ALLOWED_AT_ONCE);
+            let others: Vec<(u32, PublicKey)> = others.collect();
+            is_done = others.len() < ALLOWED_AT_ONCE;
+            *from = others.last().map_or(*from, |(id, _)| id + 1);
+            let others = others.into_iter().filter(|(_, key)| !keys.contains(key));
+            some.extend(others.map(|(_, peer)| GivenAllowance {
+                peer,
+                allowance: Allowance::default(),
+                anew: false,
+            }));
+        }
+        for it in some {
             let allowance = (&it.peer, &it.allowance, it.anew);
             let before = self.device.set_allowance(now, wall, allowance);
             if let Some(before) = before.filter(|before| *before != it.allowance) {
-                changed.push((it.peer, before, it.allowance));
+                allow.changed.push((it.peer, before, it.allowance));
             }
         }
-        if replace {
-            let keys: BTreeSet<PublicKey> = given.iter().map(|it| it.peer).collect();
-            let others = self.device.allow_others_all(now, wall, &keys);
-            let others = others.into_iter();
-            changed.extend(others.map(|(peer, before)| (peer, before, Allowance::default())));
-        }
         self.put_out();
-        changed
+        if !is_done {
+            return Some(Executing::Allow(allow));
+        }
+        let _ = allow.answer.send(allow.changed);
+        None
     }
 
     pub(super) fn go_on_getting(&mut self, mut get: Box<Getting>) -> Option<Executing> {

@@ -9,14 +9,14 @@ mod probes;
 mod sockets;
 pub(crate) mod thread;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
-use adit_proto::config::DeviceStatus;
+use adit_proto::config::{DeviceStatus, PublicKey};
 use adit_proto::{Device, DropReason, Peer, PeerEvent, Time, Transaction};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
@@ -27,7 +27,7 @@ use rustix::time::{
 use crate::host::platform::{Platform, TunDrops};
 use crate::shared::common::{Common, EndGuard};
 use crate::shared::error::CommandError;
-use crate::shared::mailbox::{Command, SetAnswer};
+use crate::shared::mailbox::{AllowanceChange, Command, GivenAllowance, SetAnswer};
 use crate::shared::sockets::{RxQueueSocket, Sockets};
 use crate::shared::state::InterfaceState;
 use crate::thread::clock;
@@ -362,6 +362,7 @@ impl<H: Platform> Control<H> {
 enum Executing {
     Set(Box<Setting>),
     Get(Box<Getting>),
+    Allow(Box<Allowing>),
 }
 
 struct Setting {
@@ -376,6 +377,16 @@ struct Getting {
     /// The id of the peer to go on with.
     next: u32,
     answer: SyncSender<Result<DeviceStatus, CommandError>>,
+}
+
+struct Allowing {
+    given: Vec<GivenAllowance>,
+    /// The next of them.
+    next: usize,
+    /// Peers that are not among those may do everything: their keys, and the id to go on with.
+    others: Option<(BTreeSet<PublicKey>, u32)>,
+    changed: Vec<AllowanceChange>,
+    answer: SyncSender<Vec<AllowanceChange>>,
 }
 
 /// At most so many from the front.

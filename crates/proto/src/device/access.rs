@@ -3,7 +3,6 @@
 //! Threads that process packets heed limits of the rate ([`Limits`](crate::Limits)). Time and quota are looked at
 //! here, by a timer of the peer: as often as what is left may be gone within a second.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -61,24 +60,11 @@ impl Device {
 }
 
 impl Device {
-    /// All peers but these may do everything. Returns what those might do before that might not.
-    pub fn allow_others_all(
-        &mut self,
-        now: Time,
-        wall: Tai64N,
-        but: &BTreeSet<PublicKey>,
-    ) -> Vec<(PublicKey, Allowance)> {
-        let peers = self.limited.iter().filter_map(|id| self.peers.get(id));
-        let others: Vec<PublicKey> = (peers.map(|state| state.public_key()))
-            .filter(|key| !but.contains(key))
-            .collect();
-        let all = Allowance::default();
-        let mut before = Vec::new();
-        for key in others {
-            let old = self.set_allowance(now, wall, (&key, &all, false));
-            before.extend(old.map(|old| (key, old)));
-        }
-        before
+    /// The peers that may not do everything, from the one with this [`Peer::id`](crate::Peer::id) on, with
+    /// their ids.
+    pub fn limited_from(&self, id: u32) -> impl Iterator<Item = (u32, PublicKey)> {
+        let ids = self.limited.range(id..);
+        ids.filter_map(|id| Some((*id, self.peers.get(id)?.public_key())))
     }
 }
 
