@@ -128,15 +128,10 @@ pub(crate) struct RekeyArgs {
 #[derive(Args)]
 pub(crate) struct RenameArgs {
     #[command(flatten)]
-    pub(crate) conf: ConfArgs,
-    /// The peer's name, its public key or a beginning of it that no other has, or an address of it
-    #[arg(value_name = "PEER")]
-    pub(crate) peer: String,
+    pub(crate) peer: PeerArgs,
     /// The new name, which no other peer may have
     #[arg(value_name = "NAME", value_parser = one_line)]
     pub(crate) name: String,
-    #[command(flatten)]
-    pub(crate) output: OutputArgs,
 }
 
 #[derive(Args)]

@@ -38,8 +38,8 @@ struct Done<'a> {
 }
 
 pub(crate) fn rename(args: &RenameArgs) -> Result<()> {
-    let mut open = Opened::of(&args.conf)?;
-    let (key, old) = open.in_file(&args.peer, "is renamed")?;
+    let mut open = Opened::of(&args.peer.conf)?;
+    let (key, old) = open.in_file(&args.peer.peer, "is renamed")?;
     let name = &args.name;
     if config::clean_name(name).as_ref() != Some(name) {
         bail!(
@@ -70,7 +70,7 @@ pub(crate) fn rename(args: &RenameArgs) -> Result<()> {
         quoted(name)
     );
     open.say(
-        args.output,
+        args.peer.output,
         "renamed",
         key,
         &format!("{old} is {name} now: {next}"),

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::everyday::{file, server};
 use crate::harness::*;
+use crate::peers::connect;
 use crate::quick::{World, adit, kill_adit, only_adit};
 
 const FILE: &str = "/etc/wireguard/wg0.conf";
@@ -12,14 +13,7 @@ const FILE: &str = "/etc/wireguard/wg0.conf";
 fn hub() -> World {
     let world = World::new();
     server(&world);
-    let (left, right) = (world.left(), &world.net.right);
-    let config = left.sh(&format!(
-        "{} new-peer wg0 --name phone --endpoint 10.1.0.100:51820",
-        adit()
-    ));
-    right.sh_with_input("umask 077; cat > /etc/wireguard/wg1.conf", &config);
-    right.sh(&format!("{} up wg1", adit()));
-    ping(right, "10.77.0.1", 1);
+    connect(&world, "phone");
     world
 }
 

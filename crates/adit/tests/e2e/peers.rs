@@ -24,7 +24,7 @@ fn listed(host: &Container, name: &str) -> serde_json::Value {
 }
 
 /// A new peer of the left side, and the right side as it.
-fn connect(world: &World, name: &str) {
+pub(crate) fn connect(world: &World, name: &str) {
     let (left, right) = (world.left(), &world.net.right);
     let config = left.sh(&format!(
         "{} new-peer wg0 --name {name} --endpoint 10.1.0.100:51820",

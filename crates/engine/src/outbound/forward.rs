@@ -4,16 +4,15 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use adit_io::{FrameBatch, UdpSocket};
+use adit_io::{BatchFrame, FrameBatch, UdpSocket};
 use adit_offload::Frame;
-use adit_proto::{DropReason, Endpoint, Peer};
+use adit_proto::{DropReason, Endpoint, Peer, Time};
 use arrayvec::ArrayVec;
 
 use crate::order::ordered_queue::Commit;
 use crate::outbound::batch::Rest;
 use crate::outbound::buffers::MAX_TRAINS;
 use crate::outbound::context::Context;
-use crate::outbound::limit;
 use crate::outbound::sender::{MAX_READY, Sender};
 use crate::outbound::staged::{Staged, packets};
 use crate::outbound::train::{OpenTrain, SealedTrain, datagram_len, max_bytes, seal_all};
@@ -160,7 +159,7 @@ impl<U: UdpSocket> Forwarder<U> {
                 let found = routes.lookup(frame.destination());
                 read.peer.set(found.map(|found| found.id()));
                 let found = found?;
-                Some((found, limit::admit(context.now, &read, frame, found)))
+                Some((found, admit(context.now, &read, frame, found)))
             };
             self.forward(&mut trains, context, read.bytes, route);
         }
@@ -444,6 +443,25 @@ fn is_too_long<U>(context: Context<'_, U>, peer: &Arc<Peer>, frame: &Frame<'_>) 
         }
     }
     loses
+}
+
+/// Charges a frame to its peer, once, if the peer has a limit. Whether it may pass.
+///
+/// Where the frames that come after it can wait in the TUN, it does, and they are to: their senders
+/// slow down and lose nothing. Elsewhere so much is dropped that the rest keeps to the limit.
+#[inline]
+pub(super) fn admit(now: Time, read: &BatchFrame<'_>, frame: &Frame<'_>, peer: &Peer) -> bool {
+    let Some(limit) = peer.limits().map(|limits| &limits.to_peer) else {
+        return true;
+    };
+    let is_ipv4 = frame.destination().is_ipv4();
+    let counted = |i| adit_proto::counted(frame.segment_len(i), is_ipv4);
+    let bytes = (0..frame.segments()).map(counted).sum();
+    if read.can_wait {
+        read.rest.set(limit.charge(now, bytes));
+        return true;
+    }
+    limit.admit(now, bytes)
 }
 
 /// Whether a frame is a datagram that this device sent to the endpoint of this peer: sealing it

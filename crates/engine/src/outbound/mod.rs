@@ -15,7 +15,6 @@ pub(crate) mod batch;
 pub(crate) mod buffers;
 pub(crate) mod context;
 pub(crate) mod forward;
-mod limit;
 pub(crate) mod seal;
 pub(crate) mod sender;
 pub(crate) mod slow_paths;

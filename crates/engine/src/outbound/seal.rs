@@ -12,8 +12,7 @@ use zeroize::Zeroizing;
 use crate::order::flow_shards::flow_shard_between;
 use crate::outbound::batch::{OutboundBatch, Rest};
 use crate::outbound::context::Context;
-use crate::outbound::forward::{NotAppended, OpenTrains};
-use crate::outbound::limit;
+use crate::outbound::forward::{NotAppended, OpenTrains, admit};
 use crate::outbound::sender::MAX_READY;
 use crate::outbound::train::SealedTrain;
 
@@ -50,7 +49,7 @@ impl OutboundBatch {
             self.frames.next_frame();
             processed += frame.segments();
             context.saw(&frame);
-            if !limit::admit(context.now, &read, &frame, found) {
+            if !admit(context.now, &read, &frame, found) {
                 let packets = frame.segments() as u64;
                 found.count_dropped(drops, DropReason::LimitToPeer, packets);
                 continue;
@@ -98,7 +97,7 @@ impl OutboundBatch {
             };
             let id = found.id();
             read.peer.set(Some(id));
-            if !limit::admit(context.now, &read, &frame, found) {
+            if !admit(context.now, &read, &frame, found) {
                 processed += packets;
                 context.saw(&frame);
                 found.count_dropped(drops, DropReason::LimitToPeer, packets as u64);
