@@ -69,7 +69,7 @@ pub(crate) fn edit(args: &ChangeArgs) -> Result<()> {
         Err(error) if error.is_unserved() => said.say(format_args!(
             "{} is changed: `adit up {}` brings {name} up with it",
             path.display(),
-            args.conf.conf
+            file::called(&path)
         )),
         _ => {
             sync(args)?;

@@ -21,11 +21,24 @@ use rustix::fs::{
 use rustix::io::Errno;
 use zeroize::Zeroizing;
 
+use super::roster::quoted;
 use crate::failure::{Context, Failure, Result, bail};
 
 #[cfg(test)]
 #[path = "file_tests.rs"]
 mod tests;
+
+/// What commands call a tunnel by: its name, or the path of a file elsewhere.
+pub(super) fn called(path: &Path) -> String {
+    let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+    match path.parent() == Some(Path::new(config::DIR)) {
+        true => stem.into_owned(),
+        false => {
+            let path = path.strip_prefix(".").unwrap_or(path);
+            quoted(&Path::new(".").join(path).display().to_string())
+        }
+    }
+}
 
 /// How long to wait for other commands that change the file.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -201,3 +201,16 @@ fn a_file_that_changed_meanwhile_is_not_replaced() {
     replace(&path, "edited\n", "new\n").expect("it is as it was");
     assert_eq!(fs::read_to_string(&path).expect("a text"), "new\n");
 }
+
+#[test]
+fn a_file_elsewhere_is_called_by_its_path() {
+    for (path, words) in [
+        ("/etc/wireguard/wg0.conf", "wg0"),
+        ("/srv/wg0.conf", "/srv/wg0.conf"),
+        ("wg0.conf", "./wg0.conf"),
+        ("./wg0.conf", "./wg0.conf"),
+        ("../a b/wg0.conf", "'./../a b/wg0.conf'"),
+    ] {
+        assert_eq!(called(Path::new(path)), words);
+    }
+}

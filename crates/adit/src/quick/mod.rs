@@ -122,10 +122,20 @@ pub(crate) fn check_exists(path: &Path) -> Result<()> {
     if !path.try_exists().is_ok_and(|exists| !exists) {
         return Ok(());
     }
-    let name = path.file_stem().unwrap_or_default().display();
+    let (called, name) = (
+        file::called(path),
+        path.file_stem().unwrap_or_default().display(),
+    );
+    let other = match path.parent() == Some(Path::new(config::DIR)) {
+        true => format!("one elsewhere has a slash in its path (./{name}.conf)"),
+        false => format!(
+            "one in {} is called by its name alone ({name})",
+            config::DIR
+        ),
+    };
     bail!(
         Mistake,
-        "there is no file {}: `adit init {name}` makes one for a hub; one elsewhere has a slash in its path (./{name}.conf)",
+        "there is no file {}: `adit init {called}` makes one for a hub; {other}",
         path.display()
     )
 }
@@ -316,6 +326,11 @@ impl Quick {
             .map_err(refused)
     }
 
+    /// What commands call it by.
+    fn called(&self) -> String {
+        file::called(&self.path)
+    }
+
     fn ask(&self) -> std::result::Result<DeviceStatus, ClientError> {
         Client::connect(&self.name)?.get()
     }
@@ -325,7 +340,7 @@ impl Quick {
             true => Failure::State(format!(
                 "{}: `adit up {}` brings it up",
                 self.explain(error),
-                self.name
+                self.called()
             )),
             false => self.explain(error),
         })

@@ -127,8 +127,9 @@ impl Device {
             bail!(
                 Mistake,
                 "{} has no PrivateKey, and {name} is not up: the new peer needs the public key of this interface. If a hook \
-                 sets it, run `adit up {name}` before",
+                 sets it, run `adit up {}` before",
                 quick.path.display(),
+                quick.called(),
                 name = quick.name
             );
         };
@@ -249,7 +250,7 @@ impl Device {
                 "`adit why {name} {}` says whether it connects",
                 quoted(word)
             ),
-            false => format!("`adit up {}` starts {name}", quoted(name)),
+            false => format!("`adit up {}` starts {name}", quick.called()),
         };
         let addresses = self.addresses.iter().map(|address| address.ip.to_string());
         let addresses: Vec<String> = addresses.collect();

@@ -178,7 +178,7 @@ impl Quick {
             bail!(
                 Mistake,
                 "{file} has this peer already, disabled: `adit peer enable {} {}` brings it back",
-                self.name,
+                self.called(),
                 change.public_key
             );
         }

@@ -16,7 +16,7 @@ pub(crate) fn rekey(args: &RekeyArgs) -> Result<()> {
         bail!(
             Mistake,
             "{label} is disabled: `adit peer enable {} {}` brings it back, and then it can get new keys",
-            open.quick.name,
+            open.quick.called(),
             open.word(old)
         );
     }

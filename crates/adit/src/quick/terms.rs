@@ -115,10 +115,14 @@ fn set(
     let next = match open.roster.runs {
         true => format!(
             "`adit peer show {} {}` shows it",
-            open.quick.name,
+            open.quick.called(),
             open.word(key)
         ),
-        false => format!("`adit up {}` starts {0}", open.quick.name),
+        false => format!(
+            "`adit up {}` starts {}",
+            open.quick.called(),
+            open.quick.name
+        ),
     };
     open.say(peer.output, done, key, &format!("{label} {what}: {next}"))
 }

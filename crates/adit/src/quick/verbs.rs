@@ -66,7 +66,7 @@ pub(crate) fn rename(args: &RenameArgs) -> Result<()> {
     open.change(&new, &[])?;
     let next = format!(
         "`adit peer show {} {}` shows it",
-        open.quick.name,
+        open.quick.called(),
         quoted(name)
     );
     open.say(
@@ -104,7 +104,11 @@ pub(crate) fn disable(args: &PeerArgs) -> Result<()> {
         (_, false) if open.roster.runs => "is disabled in the file, and does not run",
         (_, false) => "is disabled in the file (no process serves the interface)",
     };
-    let next = format!("`adit peer enable {} {}`", open.quick.name, open.word(key));
+    let next = format!(
+        "`adit peer enable {} {}`",
+        open.quick.called(),
+        open.word(key)
+    );
     open.say(
         args.output,
         "disabled",
@@ -133,7 +137,7 @@ pub(crate) fn enable(args: &PeerArgs) -> Result<()> {
     }
     let next = match open.roster.runs {
         true => format!("`adit why {name} {word}` says whether it connects"),
-        false => format!("`adit up {name}` starts {name}"),
+        false => format!("`adit up {}` starts {name}", open.quick.called()),
     };
     open.say(
         args.output,
@@ -156,7 +160,8 @@ pub(crate) fn remove(args: &PeerArgs) -> Result<()> {
     }
     open.change(&new, &[change])?;
     let name = &open.quick.name;
-    let line = format!("{name}: {label} is removed: `adit peers {name}` lists the others\n");
+    let called = open.quick.called();
+    let line = format!("{name}: {label} is removed: `adit peers {called}` lists the others\n");
     report(args.output, name, "removed", shown, &line)
 }
 

@@ -327,3 +327,41 @@ fn a_new_peer_has_what_it_is_given_and_a_change_of_that_is_told() {
     let text = event["text"].as_str().unwrap_or_default();
     assert!(text.contains("(guest): limit from 5M to 6M"), "{text}");
 }
+
+#[test]
+fn the_next_step_for_a_file_elsewhere_names_its_path() {
+    if !only_adit() {
+        return;
+    }
+    let world = World::new();
+    let left = world.left();
+    let say = |command: &str| left.sh(&format!("cd /run; {} {command} 2>&1", adit()));
+    say("init ./wg7.conf --yes --endpoint 10.1.0.100 --reach peers");
+    let head = left.sh("head -n 1 /run/wg7.conf");
+    assert!(head.contains("`adit up ./wg7.conf`"), "{head}");
+    let new_peer = say("new-peer ./wg7.conf --name phone --output phone.conf");
+    for said in [
+        new_peer,
+        say("peer limit ./wg7.conf phone 5M"),
+        say("peer enable ./wg7.conf phone"),
+    ] {
+        assert!(said.contains("`adit up ./wg7.conf` starts wg7"), "{said}");
+    }
+    let said = say("peer disable ./wg7.conf phone");
+    assert!(
+        said.contains("`adit peer enable ./wg7.conf phone`"),
+        "{said}"
+    );
+    say("peer enable ./wg7.conf phone");
+    say("up ./wg7.conf");
+    let said = say("peer limit ./wg7.conf phone 6M");
+    assert!(said.contains("`adit peer show ./wg7.conf phone`"), "{said}");
+    say("peer show ./wg7.conf phone");
+    say("down ./wg7.conf");
+    let output = left.try_sh(&format!("cd /run; {} new-peer ./wg8.conf", adit()));
+    assert!(
+        output.stderr.contains("`adit init ./wg8.conf`"),
+        "{}",
+        output.stderr
+    );
+}

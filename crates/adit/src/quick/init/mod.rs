@@ -10,7 +10,7 @@ pub(super) mod choose;
 mod host;
 
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use adit_ctl::config::{self, Address, Endpoint, Forward};
 use adit_ctl::keys;
@@ -72,14 +72,14 @@ pub(crate) fn init(args: &InitArgs) -> Result<()> {
     let host = Host::look(&netlink, path.parent())?;
     let answers = answer(args, &host)?;
     let private = new_keys::private_key()?;
-    let text = text(&called(&path, &name), &answers, &private);
+    let text = text(&file::called(&path), &answers, &private);
     if path.parent() == Some(Path::new(config::DIR)) {
         file::make_dir(Path::new(config::DIR))?;
     }
     file::create(&path, &text)?;
     match args.said.quiet {
         true => Ok(()),
-        false => cli::print(summary(&path, &name, &answers, private.public_key()).as_bytes()),
+        false => cli::print(summary(&path, &answers, private.public_key()).as_bytes()),
     }
 }
 
@@ -104,14 +104,6 @@ fn check_place(path: &Path, name: &str) -> Result<()> {
             "{failure}; `adit init DIRECTORY/{name}.conf` makes it elsewhere"
         ))
     })
-}
-
-/// The name of the tunnel in commands.
-fn called(path: &Path, name: &str) -> String {
-    match path.parent() == Some(Path::new(config::DIR)) {
-        true => name.to_owned(),
-        false => PathBuf::from(".").join(path).display().to_string(),
-    }
 }
 
 fn answer(args: &InitArgs, host: &Host) -> Result<Answers> {
@@ -243,8 +235,8 @@ fn text(called: &str, answers: &Answers, private: &Secret) -> Zeroizing<String> 
 }
 
 /// What was done, a line each, and what to type next.
-fn summary(path: &Path, name: &str, answers: &Answers, public: PublicKey) -> String {
-    let called = called(path, name);
+fn summary(path: &Path, answers: &Answers, public: PublicKey) -> String {
+    let called = file::called(path);
     let networks = answers.addresses.iter().filter_map(|address| {
         let network = Cidr::new(address.ip, address.prefix_len)?;
         Some(format!("{network}, this host is {}", address.ip))

@@ -43,7 +43,6 @@ fn the_file_says_what_was_answered_and_has_nothing_to_remark() {
 
         let said = summary(
             Path::new("/etc/wireguard/wg0.conf"),
-            "wg0",
             &answers,
             private.public_key(),
         );
@@ -54,12 +53,4 @@ fn the_file_says_what_was_answered_and_has_nothing_to_remark() {
         );
         assert!(!said.contains(&**keys::to_base64(private.bytes())));
     }
-}
-
-#[test]
-fn a_file_elsewhere_is_called_by_its_path() {
-    let dir = Path::new("/etc/wireguard/wg0.conf");
-    assert_eq!(called(dir, "wg0"), "wg0");
-    assert_eq!(called(Path::new("/srv/wg0.conf"), "wg0"), "/srv/wg0.conf");
-    assert_eq!(called(Path::new("wg0.conf"), "wg0"), "./wg0.conf");
 }
