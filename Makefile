@@ -87,12 +87,12 @@ QUICK = \
 
 quick: setup
 	cargo test --workspace --lib --bins --locked
-	cargo test -p adit --test e2e --locked -- --exact --test-threads $(TEST_THREADS) $(QUICK)
+	cargo test -p adit-cli --test e2e --locked -- --exact --test-threads $(TEST_THREADS) $(QUICK)
 
 # Without the tests that need root, peers and a guest.
 unit:
 	cargo test --workspace --exclude adit --locked
-	cargo test -p adit --bins --locked
+	cargo test -p adit-cli --bins --locked
 	cargo test --manifest-path bench/Cargo.toml --bins --locked
 
 # What shards and the control thread tell each other, and the order of queues, in every interleaving. Nothing else is built with this flag.
@@ -103,7 +103,7 @@ loom:
 	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom cargo test -p adit-proto -p adit-engine --release --test loom --locked
 
 e2e: setup peers guest root
-	cargo test -p adit --test e2e --locked -- --test-threads $(TEST_THREADS)
+	cargo test -p adit-cli --test e2e --locked -- --test-threads $(TEST_THREADS)
 
 setup:
 	scripts/setup

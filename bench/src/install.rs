@@ -29,7 +29,7 @@ pub(crate) fn repository() -> Option<PathBuf> {
     let places = here.into_iter().chain([built]);
     places
         .flat_map(|place| place.ancestors().map(Path::to_owned).collect::<Vec<_>>())
-        .find(|place| place.join("crates/adit/Cargo.toml").is_file())
+        .find(|place| place.join("crates/cli/Cargo.toml").is_file())
 }
 
 /// The directory of the peers.

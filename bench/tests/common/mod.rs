@@ -11,7 +11,10 @@ pub(crate) fn lab(arguments: &[&str]) -> Option<Output> {
     let adit = lab.with_file_name("adit");
     let owner = std::fs::metadata("/proc/self").expect("/proc").uid();
     if owner != 0 || !adit.is_file() {
-        let message = format!("needs root, and {} (cargo build -p adit)", adit.display());
+        let message = format!(
+            "needs root, and {} (cargo build -p adit-cli)",
+            adit.display()
+        );
         let is_ci = std::env::var_os("CI").is_some_and(|it| !it.is_empty() && it != "false");
         assert!(!is_ci, "{message}");
         eprintln!("not run: {message}");

@@ -32,7 +32,7 @@ fn main() -> ExitCode {
         .as_slice()
     {
         ["check"] => check(),
-        ["sbom"] => Metadata::load_program("adit")
+        ["sbom"] => Metadata::load_program("adit-cli")
             .map(|metadata| println!("{:#}", sbom::document(&metadata))),
         _ => Err("usage: adit-supply check | sbom".into()),
     };

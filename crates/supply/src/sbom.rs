@@ -10,11 +10,11 @@ pub(crate) fn document(metadata: &Metadata) -> Value {
     let program = metadata
         .packages
         .iter()
-        .find(|package| package.name == "adit");
+        .find(|package| package.name == "adit-cli");
     let parts = metadata
         .packages
         .iter()
-        .filter(|package| package.name != "adit");
+        .filter(|package| package.name != "adit-cli");
     let depends = metadata.packages.iter().map(|package| {
         let on: Vec<String> = package.built_with.iter().map(|id| purl(id)).collect();
         json!({ "ref": purl(&package.id()), "dependsOn": on })

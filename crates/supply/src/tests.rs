@@ -53,13 +53,13 @@ fn metadata(licence: &str, source: &str) -> Metadata {
         |id: &str, kind: serde_json::Value| json!({ "pkg": id, "dep_kinds": [{ "kind": kind }] });
     Metadata::parse(&json!({
         "packages": [
-            own("adit", json!([{ "name": "lib", "req": "*", "path": "/lib" }])),
+            own("adit-cli", json!([{ "name": "lib", "req": "*", "path": "/lib" }])),
             own("lib", json!([{ "name": "ring", "req": "^2.1", "path": null }])),
             other("ring", licence, source),
             other("tool", "MIT", registry),
         ],
         "resolve": { "nodes": [
-            { "id": "adit", "deps": [dep("lib", json!(null))] },
+            { "id": "adit-cli", "deps": [dep("lib", json!(null))] },
             { "id": "lib", "deps": [dep("ring", json!(null)), dep("tool", json!("dev"))] },
             { "id": "ring", "deps": [] },
             { "id": "tool", "deps": [] },
@@ -117,7 +117,7 @@ fn a_page_that_went_stale_is_told() {
 #[test]
 fn a_lab_that_is_built_in_another_way_is_told() {
     let product = "[workspace.lints.rust]\nunsafe_code = \"deny\"\n\n# Fast.\n[profile.release]\n\
-        lto = \"thin\"\n[profile.release.package]\nadit = { overflow-checks = true }\n";
+        lto = \"thin\"\n[profile.release.package]\nadit-cli = { overflow-checks = true }\n";
     let lab = "[package]\nname = \"adit-lab\"\n[lints.rust]\nunsafe_code = \"deny\"\n\
         [profile.release]\nlto = \"thin\"\n\n[profile.release.package]\n";
     assert_eq!(differences(product, lab), Vec::<String>::new());
@@ -129,8 +129,8 @@ fn a_lab_that_is_built_in_another_way_is_told() {
 
 #[test]
 fn the_bill_of_materials_lists_what_the_program_is_built_of() {
-    let bill = document(&metadata("MIT/ISC", REGISTRY).of("adit"));
-    assert_eq!(bill["metadata"]["component"]["name"], "adit");
+    let bill = document(&metadata("MIT/ISC", REGISTRY).of("adit-cli"));
+    assert_eq!(bill["metadata"]["component"]["name"], "adit-cli");
     let parts = bill["components"].as_array().unwrap();
     let names: Vec<_> = parts
         .iter()

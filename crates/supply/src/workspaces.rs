@@ -30,7 +30,7 @@ fn shared(manifest: &str) -> BTreeMap<String, Vec<&str>> {
         } else if let Some(lines) = &mut section {
             // The command is no part of the lab, which starts it as a process.
             let is_said =
-                !line.is_empty() && !line.starts_with('#') && !line.starts_with("adit = ");
+                !line.is_empty() && !line.starts_with('#') && !line.starts_with("adit-cli = ");
             lines.extend(is_said.then_some(line));
         }
     }

@@ -27,7 +27,7 @@ use source::Source;
 
 /// The crates of the product.
 const CRATES: [&str; 11] = [
-    "adit", "aead", "ctl", "engine", "io", "netlink", "offload", "proto", "sandbox", "supply",
+    "aead", "cli", "ctl", "engine", "io", "netlink", "offload", "proto", "sandbox", "supply",
     "testbed",
 ];
 

@@ -1,6 +1,6 @@
 //! Disturbances two at a time, in an order that nobody chose, while connections go on.
 //!
-//! `ADIT_SOAK=3600 cargo test -p adit --test e2e -- --nocapture survives` goes on for an hour, in
+//! `ADIT_SOAK=3600 cargo test -p adit-cli --test e2e -- --nocapture survives` goes on for an hour, in
 //! an order of its own that it prints; `ADIT_SOAK_ORDER` repeats one.
 
 use std::time::{Duration, Instant};
