@@ -120,7 +120,7 @@ fn free<A, T>(links: &mut Vec<Link<A, T>>, count: usize) -> usize {
 }
 
 /// An address as a number.
-trait Address: Copy + PartialEq + BitXor<Output = Self> + Shr<u32, Output = Self> {
+trait AddressBits: Copy + PartialEq + BitXor<Output = Self> + Shr<u32, Output = Self> {
     const BITS: u32;
     /// The lowest bits.
     fn low(self) -> u32;
@@ -128,7 +128,7 @@ trait Address: Copy + PartialEq + BitXor<Output = Self> + Shr<u32, Output = Self
     fn highest(self) -> Option<u32>;
 }
 
-impl Address for u32 {
+impl AddressBits for u32 {
     const BITS: u32 = u32::BITS;
     fn low(self) -> u32 {
         self
@@ -138,7 +138,7 @@ impl Address for u32 {
     }
 }
 
-impl Address for u128 {
+impl AddressBits for u128 {
     const BITS: u32 = u128::BITS;
     #[expect(clippy::cast_possible_truncation, reason = "only these are asked for")]
     fn low(self) -> u32 {
@@ -156,7 +156,7 @@ const CHILDREN: u32 = 1 << STRIDE;
 
 /// The bits that a node decides which stands `shift` bits above the lowest.
 #[inline]
-fn index<A: Address>(addr: A, shift: u32) -> u32 {
+fn index<A: AddressBits>(addr: A, shift: u32) -> u32 {
     (addr >> shift).low() % CHILDREN
 }
 
@@ -171,7 +171,7 @@ struct Block<A> {
     number: u32,
 }
 
-impl<A: Address> Block<A> {
+impl<A: AddressBits> Block<A> {
     fn new(addr: A, len: u8) -> Self {
         let host_bits = A::BITS - u32::from(len);
         let shift = host_bits / STRIDE * STRIDE;
@@ -205,7 +205,7 @@ struct Node<A, T> {
     children: Box<[Link<A, T>]>,
 }
 
-impl<A: Address, T: Clone> Trie<A, T> {
+impl<A: AddressBits, T: Clone> Trie<A, T> {
     #[inline]
     fn lookup(&self, addr: A) -> Option<&T> {
         let mut found = None;
@@ -245,12 +245,12 @@ impl<A: Address, T: Clone> Trie<A, T> {
 }
 
 /// How far up the node stands that has both the node and the block below it, or is the node.
-fn common_shift<A: Address, T>(node: &Node<A, T>, block: Block<A>) -> u32 {
+fn common_shift<A: AddressBits, T>(node: &Node<A, T>, block: Block<A>) -> u32 {
     let parting = (node.addr ^ block.addr).highest().unwrap_or(0);
     node.shift.max(block.shift).max(parting / STRIDE * STRIDE)
 }
 
-fn insert<A: Address, T: Clone>(link: &mut Link<A, T>, block: Block<A>, owner: T) -> Option<T> {
+fn insert<A: AddressBits, T: Clone>(link: &mut Link<A, T>, block: Block<A>, owner: T) -> Option<T> {
     let shift = common_shift(link, block);
     if shift != link.shift {
         let mut above = Node::new(block.addr, shift);
@@ -269,7 +269,7 @@ fn insert<A: Address, T: Clone>(link: &mut Link<A, T>, block: Block<A>, owner: T
     None
 }
 
-fn remove<A: Address, T: Clone>(link: &mut Link<A, T>, block: Block<A>) -> Option<T> {
+fn remove<A: AddressBits, T: Clone>(link: &mut Link<A, T>, block: Block<A>) -> Option<T> {
     let shift = link.shift;
     if common_shift(link, block) != shift {
         return None;
@@ -299,7 +299,7 @@ fn is_needed<A, T>(link: &mut Link<A, T>) -> bool {
     !(link.owners.is_empty() && link.children.is_empty())
 }
 
-impl<A: Address, T> Node<A, T> {
+impl<A: AddressBits, T> Node<A, T> {
     fn new(addr: A, shift: u32) -> Self {
         Self {
             addr,
