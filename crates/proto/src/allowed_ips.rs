@@ -53,8 +53,8 @@ impl<T: Clone> AllowedIps<T> {
     pub fn insert(&mut self, block: Cidr, owner: T) -> Option<T> {
         let len = block.prefix_len();
         let before = match block.addr() {
-            IpAddr::V4(ip) => self.v4.insert(Block::new(ip.into(), len), owner),
-            IpAddr::V6(ip) => self.v6.insert(Block::new(ip.into(), len), owner),
+            IpAddr::V4(ip) => self.v4.insert(TrieBlock::new(ip.into(), len), owner),
+            IpAddr::V6(ip) => self.v6.insert(TrieBlock::new(ip.into(), len), owner),
         };
         self.len += usize::from(before.is_none());
         before
@@ -64,8 +64,8 @@ impl<T: Clone> AllowedIps<T> {
     pub fn remove(&mut self, block: Cidr) -> Option<T> {
         let len = block.prefix_len();
         let before = match block.addr() {
-            IpAddr::V4(ip) => self.v4.remove(Block::new(ip.into(), len)),
-            IpAddr::V6(ip) => self.v6.remove(Block::new(ip.into(), len)),
+            IpAddr::V4(ip) => self.v4.remove(TrieBlock::new(ip.into(), len)),
+            IpAddr::V6(ip) => self.v6.remove(TrieBlock::new(ip.into(), len)),
         };
         self.len -= usize::from(before.is_some());
         before
@@ -162,7 +162,7 @@ fn index<A: AddressBits>(addr: A, shift: u32) -> u32 {
 
 /// A block, and where it stands.
 #[derive(Clone, Copy)]
-struct Block<A> {
+struct TrieBlock<A> {
     addr: A,
     /// The shift of its node.
     shift: u32,
@@ -171,7 +171,7 @@ struct Block<A> {
     number: u32,
 }
 
-impl<A: AddressBits> Block<A> {
+impl<A: AddressBits> TrieBlock<A> {
     fn new(addr: A, len: u8) -> Self {
         let host_bits = A::BITS - u32::from(len);
         let shift = host_bits / STRIDE * STRIDE;
@@ -224,7 +224,7 @@ impl<A: AddressBits, T: Clone> Trie<A, T> {
         node.owners.get(node.place(number))
     }
 
-    fn insert(&mut self, block: Block<A>, owner: T) -> Option<T> {
+    fn insert(&mut self, block: TrieBlock<A>, owner: T) -> Option<T> {
         match &mut self.0 {
             Some(root) => insert(root, block, owner),
             empty => {
@@ -234,7 +234,7 @@ impl<A: AddressBits, T: Clone> Trie<A, T> {
         }
     }
 
-    fn remove(&mut self, block: Block<A>) -> Option<T> {
+    fn remove(&mut self, block: TrieBlock<A>) -> Option<T> {
         let root = self.0.as_mut()?;
         let before = remove(root, block);
         if !is_needed(root) {
@@ -245,12 +245,16 @@ impl<A: AddressBits, T: Clone> Trie<A, T> {
 }
 
 /// How far up the node stands that has both the node and the block below it, or is the node.
-fn common_shift<A: AddressBits, T>(node: &Node<A, T>, block: Block<A>) -> u32 {
+fn common_shift<A: AddressBits, T>(node: &Node<A, T>, block: TrieBlock<A>) -> u32 {
     let parting = (node.addr ^ block.addr).highest().unwrap_or(0);
     node.shift.max(block.shift).max(parting / STRIDE * STRIDE)
 }
 
-fn insert<A: AddressBits, T: Clone>(link: &mut Link<A, T>, block: Block<A>, owner: T) -> Option<T> {
+fn insert<A: AddressBits, T: Clone>(
+    link: &mut Link<A, T>,
+    block: TrieBlock<A>,
+    owner: T,
+) -> Option<T> {
     let shift = common_shift(link, block);
     if shift != link.shift {
         let mut above = Node::new(block.addr, shift);
@@ -269,7 +273,7 @@ fn insert<A: AddressBits, T: Clone>(link: &mut Link<A, T>, block: Block<A>, owne
     None
 }
 
-fn remove<A: AddressBits, T: Clone>(link: &mut Link<A, T>, block: Block<A>) -> Option<T> {
+fn remove<A: AddressBits, T: Clone>(link: &mut Link<A, T>, block: TrieBlock<A>) -> Option<T> {
     let shift = link.shift;
     if common_shift(link, block) != shift {
         return None;
@@ -313,7 +317,7 @@ impl<A: AddressBits, T> Node<A, T> {
     }
 
     /// One with only this block.
-    fn of(block: Block<A>, owner: T) -> Link<A, T> {
+    fn of(block: TrieBlock<A>, owner: T) -> Link<A, T> {
         let mut node = Self::new(block.addr, block.shift);
         node.set(block.number, owner);
         Arc::new(node)
