@@ -75,8 +75,8 @@ impl<T: Clone> AllowedIps<T> {
 /// Remains of tables that nobody uses any more. Freeing half a million owners takes a tenth of
 /// a second, so that it is done in pieces.
 pub(crate) struct Garbage<T> {
-    v4: Vec<Link<u32, T>>,
-    v6: Vec<Link<u128, T>>,
+    v4: Vec<NodeLink<u32, T>>,
+    v6: Vec<NodeLink<u128, T>>,
 }
 
 impl<T> Default for Garbage<T> {
@@ -104,7 +104,7 @@ impl<T> Garbage<T> {
 }
 
 /// Returns how many more may be freed.
-fn free<A, T>(links: &mut Vec<Link<A, T>>, count: usize) -> usize {
+fn free<A, T>(links: &mut Vec<NodeLink<A, T>>, count: usize) -> usize {
     let mut left = count;
     while left > 0 {
         let Some(link) = links.pop() else {
@@ -184,9 +184,9 @@ impl<A: AddressBits> TrieBlock<A> {
 }
 
 #[derive(Clone)]
-struct Trie<A, T>(Option<Link<A, T>>);
+struct Trie<A, T>(Option<NodeLink<A, T>>);
 
-type Link<A, T> = Arc<Node<A, T>>;
+type NodeLink<A, T> = Arc<Node<A, T>>;
 
 /// The blocks that end within six bits of an address, and the nodes below.
 #[derive(Clone)]
@@ -202,7 +202,7 @@ struct Node<A, T> {
     below: u64,
     /// Of the long blocks, then of the short ones.
     owners: Box<[T]>,
-    children: Box<[Link<A, T>]>,
+    children: Box<[NodeLink<A, T>]>,
 }
 
 impl<A: AddressBits, T: Clone> Trie<A, T> {
@@ -251,7 +251,7 @@ fn common_shift<A: AddressBits, T>(node: &Node<A, T>, block: TrieBlock<A>) -> u3
 }
 
 fn insert<A: AddressBits, T: Clone>(
-    link: &mut Link<A, T>,
+    link: &mut NodeLink<A, T>,
     block: TrieBlock<A>,
     owner: T,
 ) -> Option<T> {
@@ -273,7 +273,7 @@ fn insert<A: AddressBits, T: Clone>(
     None
 }
 
-fn remove<A: AddressBits, T: Clone>(link: &mut Link<A, T>, block: TrieBlock<A>) -> Option<T> {
+fn remove<A: AddressBits, T: Clone>(link: &mut NodeLink<A, T>, block: TrieBlock<A>) -> Option<T> {
     let shift = link.shift;
     if common_shift(link, block) != shift {
         return None;
@@ -293,7 +293,7 @@ fn remove<A: AddressBits, T: Clone>(link: &mut Link<A, T>, block: TrieBlock<A>) 
 
 /// Whether there is something in a node or below it. A node that decides nothing gives way to the
 /// only one below it.
-fn is_needed<A, T>(link: &mut Link<A, T>) -> bool {
+fn is_needed<A, T>(link: &mut NodeLink<A, T>) -> bool {
     if !link.owners.is_empty() {
         return true;
     }
@@ -317,7 +317,7 @@ impl<A: AddressBits, T> Node<A, T> {
     }
 
     /// One with only this block.
-    fn of(block: TrieBlock<A>, owner: T) -> Link<A, T> {
+    fn of(block: TrieBlock<A>, owner: T) -> NodeLink<A, T> {
         let mut node = Self::new(block.addr, block.shift);
         node.set(block.number, owner);
         Arc::new(node)
@@ -339,21 +339,21 @@ impl<A: AddressBits, T> Node<A, T> {
     }
 
     #[inline]
-    fn child(&self, index: u32) -> Option<&Link<A, T>> {
+    fn child(&self, index: u32) -> Option<&NodeLink<A, T>> {
         if self.below & 1 << index == 0 {
             return None;
         }
         self.children.get(ones_below(self.below, index))
     }
 
-    fn child_mut(&mut self, index: u32) -> Option<&mut Link<A, T>> {
+    fn child_mut(&mut self, index: u32) -> Option<&mut NodeLink<A, T>> {
         if self.below & 1 << index == 0 {
             return None;
         }
         self.children.get_mut(ones_below(self.below, index))
     }
 
-    fn add_child(&mut self, index: u32, child: Link<A, T>) {
+    fn add_child(&mut self, index: u32, child: NodeLink<A, T>) {
         self.below |= 1 << index;
         let place = ones_below(self.below, index);
         insert_at(&mut self.children, place, child);
