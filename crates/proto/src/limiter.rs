@@ -20,8 +20,8 @@ const _: () = assert!(FULL <= 1_000_000_000);
 /// forgetting is one swap. A full generation ends early: the limiter then forgets sources that were
 /// silent for long, and refuses none for being new.
 pub(crate) struct Limiter<S> {
-    young: HashMap<S, Bucket>,
-    old: HashMap<S, Bucket>,
+    young: HashMap<S, TokenBucket>,
+    old: HashMap<S, TokenBucket>,
     young_since: Time,
 }
 
@@ -52,7 +52,7 @@ impl Source {
 }
 
 #[derive(Clone, Copy)]
-struct Bucket {
+struct TokenBucket {
     /// Nanoseconds to spend.
     tokens: u64,
     at: Time,
@@ -78,7 +78,7 @@ impl<S: Copy + Eq + Hash> Limiter<S> {
         }
         let left = tokens.checked_sub(COST);
         let tokens = left.unwrap_or(tokens);
-        self.young.insert(source, Bucket { tokens, at: now });
+        self.young.insert(source, TokenBucket { tokens, at: now });
         left.is_some()
     }
 
