@@ -48,7 +48,7 @@ pub use engine::{Engine, open_host_files};
 pub use hand_over::importer;
 pub use host::kernel::{Kernel, Listener, Settings, VerboseLog};
 pub use host::mem::{MemPlatform, PlatformEnd};
-pub use host::platform::{PathMtu, Platform, PlatformEvent, Source, TunDrops};
+pub use host::platform::{EventSource, PathMtu, Platform, PlatformEvent, TunDrops};
 pub use host::watch::Watches;
 pub use interface::{EngineReport, Interface};
 pub use shards::settings::{Policy, ThreadSettings};

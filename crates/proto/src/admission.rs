@@ -28,7 +28,7 @@ use crate::Time;
 use crate::cookie::{Checker, has_mac2};
 use crate::device::{HandshakeKind, HandshakeOutcome, Refusal};
 use crate::expected::Expected;
-use crate::limiter::{Limiter, Source};
+use crate::limiter::{Limiter, SourceHost};
 use crate::limits::*;
 use crate::replies::{NoReply, ReplyLimit};
 use crate::secret::PublicKey;
@@ -47,7 +47,7 @@ pub struct Admission {
 struct AdmissionState {
     checker: Checker,
     /// Limits of what was proven, by address, and by address and port.
-    by_host: Limiter<Source>,
+    by_host: Limiter<SourceHost>,
     by_port: Limiter<SocketAddr>,
     /// The nanoseconds until which the time of those is used up that have proven more than others.
     beyond: u64,
@@ -264,7 +264,7 @@ impl Admission {
                 false => Verdict::Refused(Refusal::BadMac1),
             };
         }
-        let source = Source::of(from.ip());
+        let source = SourceHost::of(from.ip());
         let may_reply = state.replies.may_allow(now, source);
         let may_prove = has_mac2(message) && state.place(now, from, room).is_some();
         let is_expected = state.expected.may_pass(now, from, receiver);
@@ -322,7 +322,7 @@ enum Place {
 impl AdmissionState {
     fn place(&self, now: Time, from: SocketAddr, room: Room) -> Option<Place> {
         let port = self.by_port.may_allow(now, from);
-        if port && self.by_host.may_allow(now, Source::of(from.ip())) {
+        if port && self.by_host.may_allow(now, SourceHost::of(from.ip())) {
             return Some(Place::Within);
         }
         let has_room = room == Room::Ample || room == Room::Some && port;

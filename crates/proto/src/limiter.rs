@@ -37,12 +37,12 @@ impl<S> Default for Limiter<S> {
 
 /// An IPv4 host, or an IPv6 /64: a host has all addresses of its /64.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Source {
+pub(crate) enum SourceHost {
     V4(u32),
     V6(u128),
 }
 
-impl Source {
+impl SourceHost {
     pub(crate) fn of(ip: IpAddr) -> Self {
         match ip {
             IpAddr::V4(ip) => Self::V4(ip.into()),

@@ -4,13 +4,13 @@ fn at(millis: u64) -> Time {
     Time(1_000_000_000) + Duration::from_millis(millis)
 }
 
-fn ip(text: &str) -> Source {
-    Source::of(text.parse().unwrap())
+fn ip(text: &str) -> SourceHost {
+    SourceHost::of(text.parse().unwrap())
 }
 
 #[test]
 fn a_source_has_a_burst_of_five_and_twenty_a_second() {
-    let mut limiter = Limiter::<Source>::default();
+    let mut limiter = Limiter::<SourceHost>::default();
     let source = ip("192.0.2.1");
     let allowed = (0..10).filter(|_| limiter.allow(at(0), source)).count();
     assert_eq!(allowed, 5);
@@ -27,14 +27,14 @@ fn a_source_has_a_burst_of_five_and_twenty_a_second() {
 
 #[test]
 fn one_source_costs_no_other_anything() {
-    let mut limiter = Limiter::<Source>::default();
+    let mut limiter = Limiter::<SourceHost>::default();
     while limiter.allow(at(0), ip("192.0.2.1")) {}
     assert!(limiter.allow(at(0), ip("192.0.2.2")));
 }
 
 #[test]
 fn an_ipv6_source_is_its_slash_64() {
-    let mut limiter = Limiter::<Source>::default();
+    let mut limiter = Limiter::<SourceHost>::default();
     for i in 0..5 {
         assert!(limiter.allow(at(0), ip(&format!("2001:db8::{i}"))));
     }
@@ -44,9 +44,9 @@ fn an_ipv6_source_is_its_slash_64() {
 
 #[test]
 fn a_million_sources_take_no_more_memory_than_the_bound() {
-    let mut limiter = Limiter::<Source>::default();
+    let mut limiter = Limiter::<SourceHost>::default();
     for i in 0..1_000_000 {
-        limiter.allow(at(u64::from(i) / 100), Source::V4(i));
+        limiter.allow(at(u64::from(i) / 100), SourceHost::V4(i));
         assert!(limiter.young.len() <= LIMITER_SOURCES);
         assert!(limiter.old.len() <= LIMITER_SOURCES);
     }
@@ -54,14 +54,14 @@ fn a_million_sources_take_no_more_memory_than_the_bound() {
 
 #[test]
 fn a_full_limiter_admits_known_sources_and_new_ones() {
-    let mut limiter = Limiter::<Source>::default();
+    let mut limiter = Limiter::<SourceHost>::default();
     let [known, spent, new] = ["192.0.2.1", "192.0.2.2", "192.0.2.3"].map(ip);
     assert!(limiter.allow(at(0), known));
     while limiter.allow(at(0), spent) {}
     // From one routed /48.
     for i in 2..u128::try_from(LIMITER_SOURCES).unwrap() {
         let source = 0x2001_0db8 << 96 | i << 64;
-        assert!(limiter.allow(at(0), Source::V6(source >> 64)));
+        assert!(limiter.allow(at(0), SourceHost::V6(source >> 64)));
     }
     assert_eq!(limiter.young.len(), LIMITER_SOURCES);
     assert!(limiter.allow(at(0), new));

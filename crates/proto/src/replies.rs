@@ -3,7 +3,7 @@
 use std::hash::{BuildHasher, RandomState};
 
 use crate::Time;
-use crate::limiter::Source;
+use crate::limiter::SourceHost;
 use crate::limits::{COOKIE_BURST, COOKIE_RATE, COOKIE_RATE_OF_ALL};
 
 /// Cells of a [`ReplyLimit`]: with 4,096 sources one in 5,000 others shares all its cells.
@@ -49,7 +49,7 @@ pub(crate) enum NoReply {
 
 impl ReplyLimit {
     /// Whether [`Self::allow`] would say yes.
-    pub(crate) fn may_allow(&self, now: Time, source: Source) -> Result<(), NoReply> {
+    pub(crate) fn may_allow(&self, now: Time, source: SourceHost) -> Result<(), NoReply> {
         let has_had_few = self.has_had_few(now, source);
         let half = self.halves[usize::from(has_had_few)];
         match (self.all.min(half) > now.0 + SAVED, has_had_few) {
@@ -60,7 +60,7 @@ impl ReplyLimit {
     }
 
     /// Takes one reply.
-    pub(crate) fn allow(&mut self, now: Time, source: Source) -> Result<(), NoReply> {
+    pub(crate) fn allow(&mut self, now: Time, source: SourceHost) -> Result<(), NoReply> {
         self.may_allow(now, source)?;
         if self.cells.is_empty() {
             (self.cells, self.since) = (vec![0; CELLS], now);
@@ -96,7 +96,7 @@ impl ReplyLimit {
         self.cells.capacity()
     }
 
-    fn has_had_few(&self, now: Time, source: Source) -> bool {
+    fn has_had_few(&self, now: Time, source: SourceHost) -> bool {
         if self.cells.is_empty() {
             return true;
         }
@@ -112,7 +112,7 @@ impl ReplyLimit {
         since + COST * u64::from(COOKIE_BURST - 1)
     }
 
-    fn places(&self, source: Source) -> [usize; HASHES] {
+    fn places(&self, source: SourceHost) -> [usize; HASHES] {
         let mut hash = self.hasher.hash_one(source);
         std::array::from_fn(|_| {
             let place = usize::try_from(hash % CELLS as u64).unwrap_or(0);

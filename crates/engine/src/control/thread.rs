@@ -10,7 +10,7 @@ use std::time::Duration;
 use rustix::event::epoll::{self, EventData, EventFlags};
 
 use crate::control::Control;
-use crate::host::platform::{Platform, Source};
+use crate::host::platform::{EventSource, Platform};
 use crate::thread::arrivals::Arrivals;
 use crate::thread::contain::contain;
 use crate::thread::poll::wait;
@@ -59,7 +59,7 @@ pub(crate) struct ControlThread<H: Platform> {
     /// The numbers of those whose last turn ended before all was done.
     busy: Vec<u32>,
     /// Sources that several interfaces have in common, by their tokens.
-    sources: BTreeMap<u64, Arc<dyn Source>>,
+    sources: BTreeMap<u64, Arc<dyn EventSource>>,
 }
 
 /// Events have the number of an interface, the token of a source, or this: the thread's waker.

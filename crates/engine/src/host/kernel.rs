@@ -25,7 +25,7 @@ use rustix::time::{
 };
 
 use crate::control::memory;
-use crate::host::platform::{PathMtu, Platform, PlatformEvent, Source, TunDrops};
+use crate::host::platform::{EventSource, PathMtu, Platform, PlatformEvent, TunDrops};
 use crate::host::remembered;
 use crate::host::watch::{Changes, Subscription, Topic, Watches};
 use crate::outbound::train;
@@ -294,7 +294,7 @@ impl Platform for Kernel {
             .collect()
     }
 
-    fn sources(&self) -> Vec<Arc<dyn Source>> {
+    fn sources(&self) -> Vec<Arc<dyn EventSource>> {
         let home = self.namespace.as_ref().and_then(|it| it.home.as_ref());
         let link = home.map(|(link, _)| link);
         let all = [self.routes.as_ref(), self.clones.as_ref(), link];

@@ -48,7 +48,7 @@ pub trait Platform: Send + 'static {
 
     /// Sources to poll, too, once for all interfaces that name the same one; they may change
     /// with each [`Platform::handle_events`].
-    fn sources(&self) -> Vec<Arc<dyn Source>> {
+    fn sources(&self) -> Vec<Arc<dyn EventSource>> {
         Vec::new()
     }
 
@@ -134,7 +134,7 @@ pub trait Platform: Send + 'static {
 }
 
 /// Descriptors that several interfaces share; `Arc::ptr_eq` tells whether two sources are one.
-pub trait Source: Send + Sync {
+pub trait EventSource: Send + Sync {
     /// Readable when [`Self::take`] has something to do.
     fn fds(&self) -> Vec<BorrowedFd<'_>>;
 

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, Weak};
 
 use adit_netlink::{CloneMonitor, Event, Link, Monitor};
 
-use crate::host::platform::Source;
+use crate::host::platform::EventSource;
 use crate::thread::lock::lock;
 use crate::thread::wake::Waker;
 
@@ -132,12 +132,12 @@ impl AsFd for Changes {
 
 /// Holds a watch open and a subscriber subscribed.
 pub(crate) struct Subscription {
-    source: Arc<dyn Source>,
+    source: Arc<dyn EventSource>,
     _subscriber: Arc<Subscriber>,
 }
 
 impl Subscription {
-    pub(crate) fn source(&self) -> Arc<dyn Source> {
+    pub(crate) fn source(&self) -> Arc<dyn EventSource> {
         Arc::clone(&self.source)
     }
 }
@@ -158,7 +158,7 @@ struct Watch<M> {
 impl<M> Watch<M> {
     fn subscribe(self: Arc<Self>, topic: Topic, changes: &Arc<Changes>) -> Subscription
     where
-        Self: Source + 'static,
+        Self: EventSource + 'static,
     {
         let changes = Arc::clone(changes);
         let subscriber = Arc::new(Subscriber { topic, changes });
@@ -203,7 +203,7 @@ impl Carrier {
 }
 
 /// Links, routes and addresses of one network namespace.
-impl Source for Watch<Monitor> {
+impl EventSource for Watch<Monitor> {
     fn fds(&self) -> Vec<BorrowedFd<'_>> {
         vec![self.monitor.fd()]
     }
@@ -238,7 +238,7 @@ impl Source for Watch<Monitor> {
 }
 
 /// Clones of this machine.
-impl Source for Watch<CloneMonitor> {
+impl EventSource for Watch<CloneMonitor> {
     fn fds(&self) -> Vec<BorrowedFd<'_>> {
         self.monitor.fds().collect()
     }
