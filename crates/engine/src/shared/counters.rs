@@ -32,7 +32,7 @@ pub(crate) struct Counters {
 
 /// The values of counters so far.
 #[derive(Default)]
-pub(crate) struct Counted {
+pub(crate) struct CounterValues {
     pub(crate) outbound: BatchCounters,
     pub(crate) inbound: BatchCounters,
     pub(crate) rx_queues: [u64; RX_QUEUES],
@@ -47,8 +47,8 @@ impl LoadCounters {
     }
 
     /// The sum of all threads' counters.
-    pub(crate) fn read(&self) -> Counted {
-        let mut all = Counted::default();
+    pub(crate) fn read(&self) -> CounterValues {
+        let mut all = CounterValues::default();
         for of in self.counters.all() {
             of.outbound.add_to(&mut all.outbound);
             of.inbound.add_to(&mut all.inbound);
@@ -240,7 +240,7 @@ mod tests {
                 scope.spawn(count);
             }
         });
-        let Counted {
+        let CounterValues {
             outbound,
             inbound,
             rx_queues,

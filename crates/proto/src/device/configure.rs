@@ -38,7 +38,7 @@ enum Step {
     /// Is the public key of this section, or of those behind it, a secret?
     Secrets(usize),
     /// Would there be too many peers?
-    Count(usize, Counted),
+    Count(usize, PeerCount),
     /// The settings of the device.
     Device,
     /// Our own key changed: each peer learns of it.
@@ -55,7 +55,7 @@ enum Step {
 }
 
 /// The peers that there would be.
-struct Counted {
+struct PeerCount {
     /// Peers that the change adds (true) or removes, as far as it was looked at.
     named: BTreeMap<PublicKey, bool>,
     peers: usize,
@@ -232,7 +232,7 @@ impl Device {
             true => Step::Device,
             false => {
                 let (named, peers) = (BTreeMap::new(), before);
-                Step::Count(0, Counted { named, peers })
+                Step::Count(0, PeerCount { named, peers })
             }
         })
     }
@@ -242,7 +242,7 @@ impl Device {
         &self,
         transaction: &Transaction,
         at: usize,
-        mut counted: Counted,
+        mut counted: PeerCount,
     ) -> Result<Step, ConfigError> {
         let Some(section) = transaction.change.peers.get(at) else {
             return Ok(Step::Device);
