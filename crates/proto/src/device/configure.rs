@@ -45,7 +45,7 @@ enum Step {
     Key(u32),
     /// A peer with our own key is removed.
     OwnPeer(u32),
-    Section(usize, Option<Section>),
+    Section(usize, Option<BegunSection>),
     /// Peers that the change did not name are removed.
     Unnamed(u32),
     Publish,
@@ -62,7 +62,7 @@ struct PeerCount {
 }
 
 /// A section of which a part is done.
-struct Section {
+struct BegunSection {
     id: u32,
     /// The next of its changes of allowed IPs.
     next: usize,
@@ -313,7 +313,7 @@ impl Device {
         now: Time,
         transaction: &mut Transaction,
         at: usize,
-        begun: Option<Section>,
+        begun: Option<BegunSection>,
         work: &mut usize,
     ) -> Step {
         let next = Step::Section(at + 1, None);
@@ -367,14 +367,20 @@ impl Device {
         next
     }
 
-    fn begin_section(&mut self, id: u32, section: &PeerChange, anew: bool, number: u32) -> Section {
+    fn begin_section(
+        &mut self,
+        id: u32,
+        section: &PeerChange,
+        anew: bool,
+        number: u32,
+    ) -> BegunSection {
         let mut has_blocks = false;
         if let Some(peer) = self.peers.get_mut(&id) {
             peer.named_in = number;
             has_blocks = !peer.allowed_ips.is_empty();
         }
         let replaces = has_blocks && (anew || section.replace_allowed_ips);
-        Section {
+        BegunSection {
             id,
             next: 0,
             replacement: replaces.then(BTreeSet::new),
@@ -441,7 +447,7 @@ impl Device {
     /// peer had and keeps are not touched.
     fn change_allowed_ips(
         &mut self,
-        begun: &mut Section,
+        begun: &mut BegunSection,
         section: &PeerChange,
         changed: &mut bool,
         work: &mut usize,
