@@ -32,7 +32,7 @@ pub type Identity = (u64, u64);
 
 /// What is done when it fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum FileStep {
     /// Making the folder.
     Make,
     /// Locking the folder.
@@ -43,7 +43,7 @@ pub enum Step {
     Bind,
 }
 
-impl Step {
+impl FileStep {
     pub(crate) const ALL: [Self; 4] = [Self::Make, Self::Lock, Self::TakeOver, Self::Bind];
 }
 
@@ -55,7 +55,7 @@ pub enum Failed {
     /// Something that is no socket stands in the way.
     Occupied,
     /// The step that failed, and why.
-    At(Step, io::Error),
+    At(FileStep, io::Error),
 }
 
 /// Why nothing was done.
@@ -197,7 +197,7 @@ pub(crate) fn lay(
         _lock: lock,
     };
     let _ = unlink(&egg.at);
-    let socket = bind(&egg.at, group).map_err(|error| Failed::At(Step::Bind, error))?;
+    let socket = bind(&egg.at, group).map_err(|error| Failed::At(FileStep::Bind, error))?;
     Ok((socket, egg))
 }
 
@@ -226,7 +226,7 @@ fn bind(path: &Path, group: Option<u32>) -> io::Result<OwnedFd> {
 
 /// The lock of a folder, so that no process removes a socket that another has just put there.
 fn lock(dir: &Path) -> Result<OwnedFd, Refused> {
-    let failed = |error: Errno| Failed::At(Step::Lock, error.into());
+    let failed = |error: Errno| Failed::At(FileStep::Lock, error.into());
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let handle = openat(CWD, dir, flags, Mode::empty()).map_err(failed)?;
     match flock(&handle, FlockOperation::NonBlockingLockExclusive) {
@@ -238,7 +238,7 @@ fn lock(dir: &Path) -> Result<OwnedFd, Refused> {
 
 /// Removes what a dead process left at `path`.
 pub(crate) fn clear(path: &Path) -> Result<(), Failed> {
-    let failed = |error: Errno| Failed::At(Step::TakeOver, error.into());
+    let failed = |error: Errno| Failed::At(FileStep::TakeOver, error.into());
     let found = match statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW) {
         Err(Errno::NOENT) => return Ok(()),
         found => found.map_err(failed)?,
@@ -246,7 +246,7 @@ pub(crate) fn clear(path: &Path) -> Result<(), Failed> {
     if FileType::from_raw_mode(found.st_mode) != FileType::Socket {
         return Err(Failed::Occupied);
     }
-    if answers(path).map_err(|error| Failed::At(Step::TakeOver, error))? {
+    if answers(path).map_err(|error| Failed::At(FileStep::TakeOver, error))? {
         return Err(Failed::Running);
     }
     match unlink(path) {

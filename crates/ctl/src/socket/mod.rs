@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use adit_io::helper::{Folder, files};
-use adit_io::{Failed, Identity, Step, identity};
+use adit_io::{Failed, FileStep, Identity, identity};
 use rustix::net::{self, sockopt::Timeout};
 
 /// Connections that wait to be accepted. Those beyond wait in connect(2), so that one that comes
@@ -173,10 +173,12 @@ impl Bound {
         let laid = files::lay(folder, dir, name, group).map_err(|error| match error {
             Failed::Running => BindError::AlreadyRunning(path.clone()),
             Failed::Occupied => BindError::Occupied(path.clone()),
-            Failed::At(Step::Make, error) => BindError::Io("make", dir.to_owned(), error),
-            Failed::At(Step::Lock, error) => BindError::Io("lock", dir.to_owned(), error),
-            Failed::At(Step::TakeOver, error) => BindError::Io("take over", path.clone(), error),
-            Failed::At(Step::Bind, error) => failed(error),
+            Failed::At(FileStep::Make, error) => BindError::Io("make", dir.to_owned(), error),
+            Failed::At(FileStep::Lock, error) => BindError::Io("lock", dir.to_owned(), error),
+            Failed::At(FileStep::TakeOver, error) => {
+                BindError::Io("take over", path.clone(), error)
+            }
+            Failed::At(FileStep::Bind, error) => failed(error),
         })?;
         // No client can connect before it listens, and wg, which removes sockets that refuse
         // connections, never sees it refuse.

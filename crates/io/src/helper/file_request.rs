@@ -4,7 +4,7 @@ use std::io;
 
 use arrayvec::ArrayVec;
 
-use crate::files::{Failed, Refused, Step};
+use crate::files::{Failed, FileStep, Refused};
 use crate::helper::messages::NUMBERS;
 use crate::helper::name::Name;
 
@@ -167,7 +167,7 @@ pub(super) fn heard(numbers: [u64; NUMBERS]) -> Result<(), Refused> {
         3 => return Err(Refused::Locked),
         step => {
             let step = usize::try_from(step - 4).unwrap_or(usize::MAX);
-            let step = Step::ALL.get(step).copied().unwrap_or(Step::Bind);
+            let step = FileStep::ALL.get(step).copied().unwrap_or(FileStep::Bind);
             let number = i32::try_from(number).unwrap_or(libc::EIO);
             Failed::At(step, io::Error::from_raw_os_error(number))
         }

@@ -14,7 +14,7 @@ use super::messages::Answer;
 use super::name::Name;
 use super::request::Request;
 use super::served_tests::Served;
-use crate::files::{Failed, Refused, Step, clear};
+use crate::files::{Failed, FileStep, Refused, clear};
 
 impl Served {
     fn file(&self, request: FileRequest) -> std::io::Result<Answer> {
@@ -24,7 +24,7 @@ impl Served {
     fn lay(&self, folder: Folder, name: &str) -> Result<OwnedFd, Refused> {
         let (at, insists) = (spot(folder, name), false);
         let answer = self.file(FileRequest::Lay { at, insists });
-        let answer = answer.map_err(|error| Failed::At(Step::Bind, error))?;
+        let answer = answer.map_err(|error| Failed::At(FileStep::Bind, error))?;
         heard(answer.numbers)?;
         Ok(answer.one().expect("a socket"))
     }
@@ -107,7 +107,11 @@ fn a_request_about_files_is_the_same_at_the_other_end() {
         Refused::Locked,
         Failed::Running.into(),
         Failed::Occupied.into(),
-        Failed::At(Step::Make, std::io::Error::from_raw_os_error(libc::EROFS)).into(),
+        Failed::At(
+            FileStep::Make,
+            std::io::Error::from_raw_os_error(libc::EROFS),
+        )
+        .into(),
     ] {
         let back =
             heard(Answer::say(&super::file_request::told(&refused)).numbers).expect_err("refused");

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use adit_netlink::Netlink;
 
 use crate::files::private::{lay_private, remove_private};
-use crate::files::{self, Egg, Failed, Identity, Peers, Place, Refused, Step};
+use crate::files::{self, Egg, Failed, FileStep, Identity, Peers, Place, Refused};
 use crate::helper::client::{ask_helper, has};
 use crate::helper::file_request::{FileRequest, Folder, Spot, heard};
 use crate::helper::messages::{Answer, malformed};
@@ -73,10 +73,10 @@ impl Laid {
 ///
 /// See [`Failed`].
 pub fn lay(folder: Folder, dir: &Path, name: &str, group: Option<u32>) -> Result<Laid, Failed> {
-    let failed = |error| Failed::At(Step::Bind, error);
+    let failed = |error| Failed::At(FileStep::Bind, error);
     let Some(known) = has(folder as usize, dir) else {
         let place = place(folder, dir, name);
-        files::make_dir(dir).map_err(|error| Failed::At(Step::Make, error))?;
+        files::make_dir(dir).map_err(|error| Failed::At(FileStep::Make, error))?;
         let (socket, egg) = patiently(|insists| files::lay(&place, group, insists))?;
         let by = By::Us(egg, place);
         return Ok(Laid { socket, by });
@@ -169,7 +169,7 @@ pub fn remove(folder: Folder, dir: &Path, name: &str, file: Identity) {
             let answer = by_helper(FileRequest::Remove { at, insists }, &[]);
             heard(
                 answer
-                    .map_err(|error| Failed::At(Step::Lock, error))?
+                    .map_err(|error| Failed::At(FileStep::Lock, error))?
                     .numbers,
             )
         }),

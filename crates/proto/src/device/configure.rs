@@ -30,11 +30,11 @@ pub struct Transaction {
     routes_changed: bool,
     /// Peers that were removed. Until the routes are published, frames are staged for them.
     removed: Vec<Arc<Peer>>,
-    step: Step,
+    step: Phase,
 }
 
 /// The next step, and from which section or peer on.
-enum Step {
+enum Phase {
     /// Is the public key of this section, or of those behind it, a secret?
     Secrets(usize),
     /// Would there be too many peers?
@@ -81,7 +81,7 @@ impl Transaction {
 
     /// Whether [`Device::resume`] will change something from now on, and not fail any more.
     pub fn is_checked(&self) -> bool {
-        !matches!(self.step, Step::Secrets(_) | Step::Count(..))
+        !matches!(self.step, Phase::Secrets(_) | Phase::Count(..))
     }
 
     /// The change, whose memory a caller may want to free elsewhere.
@@ -120,7 +120,7 @@ impl Device {
             number: self.transactions,
             routes_changed: false,
             removed: Vec::new(),
-            step: Step::Secrets(0),
+            step: Phase::Secrets(0),
             change,
         }
     }
@@ -138,9 +138,9 @@ impl Device {
         let mut work = WORK;
         while work > 0 {
             work -= 1;
-            let step = std::mem::replace(&mut transaction.step, Step::Done);
+            let step = std::mem::replace(&mut transaction.step, Phase::Done);
             transaction.step = match step {
-                Step::Secrets(at) => {
+                Phase::Secrets(at) => {
                     transaction.step = self.look_for_secrets(transaction, at)?;
                     if transaction.is_checked() {
                         // The caller may have to prepare something that can fail.
@@ -148,7 +148,7 @@ impl Device {
                     }
                     continue;
                 }
-                Step::Count(at, counted) => {
+                Phase::Count(at, counted) => {
                     transaction.step = self.count(transaction, at, counted)?;
                     if transaction.is_checked() {
                         // The caller may have to prepare something that can fail.
@@ -156,33 +156,33 @@ impl Device {
                     }
                     continue;
                 }
-                Step::Device => self.change_device(now, transaction),
-                Step::Key(from) => self.own_key_changed(now, from),
-                Step::OwnPeer(id) => match self.remove_some(id, transaction, &mut work) {
-                    true => Step::Section(0, None),
-                    false => Step::OwnPeer(id),
+                Phase::Device => self.change_device(now, transaction),
+                Phase::Key(from) => self.own_key_changed(now, from),
+                Phase::OwnPeer(id) => match self.remove_some(id, transaction, &mut work) {
+                    true => Phase::Section(0, None),
+                    false => Phase::OwnPeer(id),
                 },
-                Step::Section(at, begun) => {
+                Phase::Section(at, begun) => {
                     self.change_section(now, transaction, at, begun, &mut work)
                 }
-                Step::Unnamed(from) => self.remove_unnamed(transaction, from, &mut work),
-                Step::Publish => {
+                Phase::Unnamed(from) => self.remove_unnamed(transaction, from, &mut work),
+                Phase::Publish => {
                     if transaction.routes_changed {
                         self.publish_routes(now);
                     }
-                    Step::DropStaged
+                    Phase::DropStaged
                 }
-                Step::DropStaged => match transaction.removed.pop() {
+                Phase::DropStaged => match transaction.removed.pop() {
                     Some(peer) => {
                         self.core.push(Output::DropStaged {
                             peer,
                             given_up_after: None,
                         });
-                        Step::DropStaged
+                        Phase::DropStaged
                     }
-                    None => Step::Done,
+                    None => Phase::Done,
                 },
-                Step::Done => return Ok(true),
+                Phase::Done => return Ok(true),
             };
         }
         Ok(false)
@@ -196,7 +196,7 @@ impl Device {
     }
 
     /// Whether the public key of one of the next sections is a secret, or of a peer that there is.
-    fn look_for_secrets(&self, transaction: &Transaction, at: usize) -> Result<Step, ConfigError> {
+    fn look_for_secrets(&self, transaction: &Transaction, at: usize) -> Result<Phase, ConfigError> {
         let change = &transaction.change;
         let own = self.core.identity.as_ref().map(|own| &own.secret);
         let own = change.private_key.as_ref().or(own);
@@ -222,17 +222,17 @@ impl Device {
             }
         }
         if rest.len() > LOOKS {
-            return Ok(Step::Secrets(at + LOOKS));
+            return Ok(Phase::Secrets(at + LOOKS));
         }
         let before = match change.replace_peers {
             true => 0,
             false => self.peers.len(),
         };
         Ok(match before + change.peers.len() <= MAX_PEERS {
-            true => Step::Device,
+            true => Phase::Device,
             false => {
                 let (named, peers) = (BTreeMap::new(), before);
-                Step::Count(0, PeerCount { named, peers })
+                Phase::Count(0, PeerCount { named, peers })
             }
         })
     }
@@ -243,9 +243,9 @@ impl Device {
         transaction: &Transaction,
         at: usize,
         mut counted: PeerCount,
-    ) -> Result<Step, ConfigError> {
+    ) -> Result<Phase, ConfigError> {
         let Some(section) = transaction.change.peers.get(at) else {
-            return Ok(Step::Device);
+            return Ok(Phase::Device);
         };
         let adds = !section.remove;
         if section.remove || !section.update_only && Some(section.public_key) != transaction.own_key
@@ -263,16 +263,16 @@ impl Device {
         if counted.peers > MAX_PEERS {
             return Err(ConfigError::TooManyPeers);
         }
-        Ok(Step::Count(at + 1, counted))
+        Ok(Phase::Count(at + 1, counted))
     }
 
-    fn change_device(&mut self, now: Time, transaction: &Transaction) -> Step {
+    fn change_device(&mut self, now: Time, transaction: &Transaction) -> Phase {
         let change = &transaction.change;
         self.listen_port = change.listen_port.unwrap_or(self.listen_port);
         self.fwmark = change.fwmark.unwrap_or(self.fwmark);
         match &change.private_key {
             Some(key) if self.set_private_key(key) => self.own_key_changed(now, 0),
-            _ => Step::Section(0, None),
+            _ => Phase::Section(0, None),
         }
     }
 
@@ -296,16 +296,16 @@ impl Device {
         true
     }
 
-    fn own_key_changed(&mut self, now: Time, from: u32) -> Step {
+    fn own_key_changed(&mut self, now: Time, from: u32) -> Phase {
         let Some((&id, peer)) = self.peers.range_mut(from..).next() else {
             let own = self.core.identity.as_ref();
             let own = own.and_then(|own| self.by_key.get(&own.public));
-            return own.map_or(Step::Section(0, None), |id| Step::OwnPeer(*id));
+            return own.map_or(Phase::Section(0, None), |id| Phase::OwnPeer(*id));
         };
         peer.remote.forget_static_static();
         peer.start_anew(&mut self.core, now);
         self.reschedule(id);
-        Step::Key(id + 1)
+        Phase::Key(id + 1)
     }
 
     fn change_section(
@@ -315,13 +315,13 @@ impl Device {
         at: usize,
         begun: Option<BegunSection>,
         work: &mut usize,
-    ) -> Step {
-        let next = Step::Section(at + 1, None);
+    ) -> Phase {
+        let next = Phase::Section(at + 1, None);
         let (replace_peers, number) = (transaction.change.replace_peers, transaction.number);
         let Some(section) = transaction.change.peers.get(at) else {
             return match replace_peers {
-                true => Step::Unnamed(0),
-                false => Step::Publish,
+                true => Phase::Unnamed(0),
+                false => Phase::Publish,
             };
         };
         let mut begun = match begun {
@@ -340,7 +340,7 @@ impl Device {
                 if section.remove {
                     return match named {
                         Some(id) if !self.remove_some(id, transaction, work) => {
-                            Step::Section(at, None)
+                            Phase::Section(at, None)
                         }
                         _ => next,
                     };
@@ -357,7 +357,7 @@ impl Device {
         };
         let changed = &mut transaction.routes_changed;
         if !self.change_allowed_ips(&mut begun, section, changed, work) {
-            return Step::Section(at, Some(begun));
+            return Phase::Section(at, Some(begun));
         }
         if let Some(peer) = self.peers.get_mut(&begun.id) {
             peer.change(&mut self.core, now, section, begun.anew);
@@ -432,14 +432,14 @@ impl Device {
         transaction: &mut Transaction,
         from: u32,
         work: &mut usize,
-    ) -> Step {
+    ) -> Phase {
         let Some((&id, peer)) = self.peers.range(from..).next() else {
-            return Step::Publish;
+            return Phase::Publish;
         };
         if peer.named_in == transaction.number || self.remove_some(id, transaction, work) {
-            Step::Unnamed(id + 1)
+            Phase::Unnamed(id + 1)
         } else {
-            Step::Unnamed(id)
+            Phase::Unnamed(id)
         }
     }
 
