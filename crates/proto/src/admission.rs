@@ -41,7 +41,7 @@ pub struct Admission {
     state: Mutex<AdmissionState>,
     /// The device is under load until then, in nanoseconds.
     loaded_until: AtomicU64,
-    screened: Counters,
+    screened: AdmissionCounters,
 }
 
 struct AdmissionState {
@@ -99,7 +99,7 @@ pub(crate) enum Verdict {
 }
 
 #[derive(Default)]
-struct Counters {
+struct AdmissionCounters {
     initiations: AtomicU64,
     responses: AtomicU64,
     cookies: AtomicU64,
@@ -122,7 +122,7 @@ impl Admission {
                 replies: ReplyLimit::default(),
             }),
             loaded_until: AtomicU64::new(0),
-            screened: Counters::default(),
+            screened: AdmissionCounters::default(),
         }
     }
 
@@ -339,7 +339,7 @@ impl From<NoReply> for Verdict {
     }
 }
 
-impl Counters {
+impl AdmissionCounters {
     fn received(&self, message: &Message<'_>) {
         let counter = match message {
             Message::Initiation(_) => &self.initiations,

@@ -204,10 +204,10 @@ pub fn packet_accounting(waiting: u64, of: impl Fn(Counter) -> u64) -> [PacketAc
 
 /// One [`Counter`] of each kind, written by the threads that process packets, read by anyone.
 #[derive(Default, Debug)]
-pub struct Drops(PerThread<Counters>);
+pub struct Drops(PerThread<DropCounters>);
 
 #[derive(Default)]
-struct Counters {
+struct DropCounters {
     dropped: [AtomicU64; DropReason::ALL.len()],
     ignored: [AtomicU64; IgnoredKind::ALL.len()],
     passed: [AtomicU64; PassedKind::ALL.len()],
@@ -256,7 +256,7 @@ impl Drops {
         self.sum(|counters| &counters.ignored[kind as usize])
     }
 
-    fn sum(&self, of: impl Fn(&Counters) -> &AtomicU64) -> u64 {
+    fn sum(&self, of: impl Fn(&DropCounters) -> &AtomicU64) -> u64 {
         let each = self.0.all().map(of);
         each.map(|counter| counter.load(Ordering::Relaxed)).sum()
     }
