@@ -45,14 +45,14 @@ pub fn work(packets: u64, bytes: u64) -> u64 {
 /// The receive queues of an interface, as the control thread and the shards see them.
 pub struct RxQueueTable {
     /// The work that was done for each, in units of [`work`].
-    done: [Done; MAX_RX_QUEUES],
+    done: [DoneCounter; MAX_RX_QUEUES],
     state: Mutex<RxQueueState>,
 }
 
 /// Of one receive queue. Only the thread that commits there writes it, so it has a cache line of its own.
 #[derive(Default)]
 #[repr(align(128))]
-struct Done(AtomicU64);
+struct DoneCounter(AtomicU64);
 
 pub(crate) struct RxQueueState {
     count: usize,
