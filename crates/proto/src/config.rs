@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::allowance::{Access, Allowance};
 use crate::drops::DropReason;
-use crate::{Failure, Liveness};
+use crate::{HandshakeFailure, Liveness};
 
 pub use crate::secret::{PublicKey, Secret};
 
@@ -197,7 +197,7 @@ pub struct PeerHandshakes {
     /// given up.
     pub unanswered: u32,
     /// The last one that failed.
-    pub last_failure: Option<Failure>,
+    pub last_failure: Option<HandshakeFailure>,
     /// From the last initiation that was answered to its response.
     pub latency: Option<Duration>,
 }

@@ -4,7 +4,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use adit_proto::config::{Cidr, PeerHandshakes, PeerStatus, PublicKey, Secret};
-use adit_proto::{DropReason, Failure, FailureReason, Liveness};
+use adit_proto::{DropReason, FailureReason, HandshakeFailure, Liveness};
 use proptest::prelude::*;
 
 use super::super::{Events, Peer, Report, Server};
@@ -229,7 +229,7 @@ fn each_field_of_a_peer_counts() {
         |peer| peer.status.handshakes.as_mut().unwrap().unanswered = 1,
         |peer| peer.status.handshakes.as_mut().unwrap().last_attempt = Some(Duration::from_secs(1)),
         |peer| {
-            peer.status.handshakes.as_mut().unwrap().last_failure = Some(Failure {
+            peer.status.handshakes.as_mut().unwrap().last_failure = Some(HandshakeFailure {
                 reason: FailureReason::NoAnswer,
                 at: Duration::from_secs(1),
             });

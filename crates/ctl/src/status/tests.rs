@@ -377,7 +377,7 @@ fn a_peer_is_told_as_its_structure_says() {
         state: adit_proto::Liveness::Silent,
         last_attempt: Some(at),
         unanswered: 3,
-        last_failure: Some(adit_proto::Failure {
+        last_failure: Some(adit_proto::HandshakeFailure {
             reason: adit_proto::FailureReason::NoAnswer,
             at,
         }),

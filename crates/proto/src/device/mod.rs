@@ -63,12 +63,13 @@ use remembered::Remembered;
 pub use common::Random;
 pub use configure::Transaction;
 pub use handed_over::{HAND_OVER_FORMAT, Import, NotImported};
-pub use outcome::{Failure, FailureReason, HandshakeKind, HandshakeOutcome, Liveness, Refusal};
+pub use outcome::{
+    FailureReason, HandshakeFailure, HandshakeKind, HandshakeOutcome, Liveness, Refusal,
+};
 pub use output::{Output, PeerEvent};
 pub use packet::{NotOpened, NotSealed};
 
-/// How many peers one call serves. Each may cost a Diffie-Hellman computation, and the other end
-/// answers each message.
+/// How many peers one call serves: each may cost a Diffie-Hellman computation and an answer.
 const MAX_DUE: usize = 32;
 /// How many peers one call tells that the device came up.
 const TOLD_AT_ONCE: usize = 2048;

@@ -110,7 +110,7 @@ explained_enum! {
 
 /// A handshake that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Failure {
+pub struct HandshakeFailure {
     /// Why.
     pub reason: FailureReason,
     /// When, since the Unix epoch.

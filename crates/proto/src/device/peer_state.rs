@@ -9,7 +9,7 @@ use arrayvec::ArrayVec;
 
 use super::candidates::Candidates;
 use super::timer_table::{Timer, Timers};
-use super::{Failure, FailureReason, Liveness};
+use super::{FailureReason, HandshakeFailure, Liveness};
 use crate::allowance::Allowed;
 use crate::config::{Cidr, PeerHandshakes, PeerStatus};
 use crate::cookie::Stamper;
@@ -195,7 +195,7 @@ impl PeerState {
                 state: self.liveness,
                 last_attempt: self.last_attempt.map(wall),
                 unanswered: self.initiations_in_vain,
-                last_failure: self.last_failure.map(|(reason, at)| Failure {
+                last_failure: self.last_failure.map(|(reason, at)| HandshakeFailure {
                     reason,
                     at: wall(at),
                 }),
