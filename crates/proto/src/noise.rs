@@ -20,7 +20,7 @@ use adit_aead::Key;
 
 use crate::crypto::{Zeroized, dh, hash, kdf, open, public_key, seal, zeroizing_stack};
 use crate::secret::{PublicKey, Secret};
-use crate::session::{Ends, Session};
+use crate::session::{Session, SessionEnds};
 use crate::wire::{INITIATION_LEN, Initiation, RESPONSE_LEN, Response};
 use crate::{Tai64N, Time};
 
@@ -342,7 +342,7 @@ impl Handshake {
             (of_responder, of_initiator)
         };
         let (send, receive) = (Key::new(&send), Key::new(&receive));
-        let ends = Ends {
+        let ends = SessionEnds {
             local_index: local,
             remote_index: remote,
             initiator,

@@ -12,7 +12,7 @@ use crate::replay::ReplayWindow;
 ///
 /// Its keys are zeroized when the last reference goes.
 pub struct Session {
-    ends: Ends,
+    ends: SessionEnds,
     send_key: Key,
     receive_key: Key,
     /// The next counter to hand out.
@@ -42,7 +42,7 @@ impl std::error::Error for Expired {}
 
 /// The ends of a session: what a handshake says besides its keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Ends {
+pub(crate) struct SessionEnds {
     pub(crate) local_index: u32,
     pub(crate) remote_index: u32,
     pub(crate) initiator: bool,
@@ -50,7 +50,7 @@ pub(crate) struct Ends {
 }
 
 impl Session {
-    pub(crate) fn new(ends: Ends, send_key: Key, receive_key: Key) -> Self {
+    pub(crate) fn new(ends: SessionEnds, send_key: Key, receive_key: Key) -> Self {
         Self {
             ends,
             send_key,
@@ -98,7 +98,7 @@ impl Session {
         self.ends.born
     }
 
-    pub(crate) fn ends(&self) -> Ends {
+    pub(crate) fn ends(&self) -> SessionEnds {
         self.ends
     }
 

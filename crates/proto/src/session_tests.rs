@@ -5,7 +5,7 @@ use super::*;
 
 fn session(initiator: bool) -> Session {
     let key = || Key::new(&[7; 32]);
-    let ends = Ends {
+    let ends = SessionEnds {
         local_index: 1,
         remote_index: 2,
         initiator,

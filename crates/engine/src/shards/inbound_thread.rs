@@ -97,7 +97,7 @@ impl<T: TunQueue, U: UdpSocket> InboundThread<T, U> {
 
     /// Processes packets from the sockets that are lent, until it is asked to end.
     pub(crate) fn run(&self) -> io::Result<()> {
-        let _end = Ends(self);
+        let _end = InboundThreadGuard(self);
         // It keeps it: floods are the shard's.
         Priority::raise();
         let mut thread = ThreadState::new(&self.buffers);
@@ -166,9 +166,9 @@ fn overload<T, U>(path: &Weak<Queues<T, U>>) {
 }
 
 /// The thread ends, for whatever reason: owners poll their sockets themselves.
-struct Ends<'a, T: TunQueue, U: UdpSocket>(&'a InboundThread<T, U>);
+struct InboundThreadGuard<'a, T: TunQueue, U: UdpSocket>(&'a InboundThread<T, U>);
 
-impl<T: TunQueue, U: UdpSocket> Drop for Ends<'_, T, U> {
+impl<T: TunQueue, U: UdpSocket> Drop for InboundThreadGuard<'_, T, U> {
     fn drop(&mut self) {
         let paths = lock(&self.0.paths).take();
         paths.iter().flat_map(HashMap::values).for_each(overload);

@@ -11,7 +11,7 @@ use crate::device::candidates::Candidates;
 use crate::limits::REJECT_AFTER_MESSAGES;
 use crate::peer::Noted;
 use crate::replay::WORDS;
-use crate::session::{Ends, Session};
+use crate::session::{Session, SessionEnds};
 use crate::{ReplayWindow, Time};
 
 /// Records that make no device.
@@ -116,7 +116,7 @@ impl Writer {
     }
 
     pub(super) fn session(&mut self, session: &Session) {
-        let Ends {
+        let SessionEnds {
             local_index,
             remote_index,
             initiator,
@@ -265,7 +265,7 @@ impl<'a> Reader<'a> {
     }
 
     pub(super) fn session(&mut self) -> Result<Session> {
-        let ends = Ends {
+        let ends = SessionEnds {
             local_index: self.u32()?,
             remote_index: self.u32()?,
             initiator: self.bool()?,
