@@ -62,7 +62,7 @@ impl Device {
         packet: &[u8],
         mtu: usize,
     ) -> Result<(Endpoint, Vec<u8>), NotSealed> {
-        let inner = Inner::parse(packet).ok_or(NotSealed::NotIp)?;
+        let inner = InnerHeader::parse(packet).ok_or(NotSealed::NotIp)?;
         let peer = self.routes.lookup(inner.destination).cloned();
         let peer = peer.ok_or(NotSealed::NoRoute)?;
         let to = peer.endpoint();
@@ -140,7 +140,7 @@ impl Device {
         if text.is_empty() {
             return Ok(text);
         }
-        let inner = Inner::parse(&text).ok_or(NotOpened::NotIp)?;
+        let inner = InnerHeader::parse(&text).ok_or(NotOpened::NotIp)?;
         let owner = self.routes.lookup(inner.source);
         if !owner.is_some_and(|owner| Arc::ptr_eq(owner, peer)) {
             return Err(NotOpened::WrongSource);
@@ -163,14 +163,14 @@ fn seal(peer: &Peer, now: Time, packet: &[u8], mtu: usize) -> Option<(Arc<Sessio
 }
 
 /// The fields of an IP packet that routing needs.
-struct Inner {
+struct InnerHeader {
     source: IpAddr,
     destination: IpAddr,
     /// Without the padding behind it.
     len: usize,
 }
 
-impl Inner {
+impl InnerHeader {
     fn parse(packet: &[u8]) -> Option<Self> {
         let u16_at = |at: usize| {
             Some(usize::from(u16::from_be_bytes(
