@@ -111,7 +111,7 @@ impl Client {
                     let (now, wall) = (self.now(), self.wall());
                     let datagram = &buffer[..len];
                     if adit_proto::wire::classify(datagram)
-                        == Some(adit_proto::wire::Kind::Handshake)
+                        == Some(adit_proto::wire::DatagramKind::Handshake)
                     {
                         let device = &mut self.device;
                         device.handle_handshake(now, wall, from.into(), datagram, false);

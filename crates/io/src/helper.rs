@@ -39,7 +39,7 @@ use crate::udp::open::{Gear, Opened, Way};
 pub use client::{connect, connection, has_ended};
 pub use file_request::Folder;
 pub use file_server::Folders;
-pub(crate) use request::{Change, Kind, Options, Queues};
+pub(crate) use request::{Change, NetlinkPurpose, Options, Queues};
 pub use server::Server;
 
 pub(crate) fn open(name: &str, queues: Queues) -> io::Result<OwnedFd> {
@@ -88,7 +88,7 @@ pub(crate) fn look(tun: BorrowedFd<'_>) -> io::Result<Place> {
     Ok(Place { netns, link })
 }
 
-fn home(kind: Kind) -> io::Result<OwnedFd> {
+fn home(kind: NetlinkPurpose) -> io::Result<OwnedFd> {
     ask(Request::Home(kind), &[])?.one()
 }
 
@@ -98,7 +98,7 @@ fn home(kind: Kind) -> io::Result<OwnedFd> {
 ///
 /// Those of [`Netlink::open`].
 pub fn netlink() -> io::Result<Netlink> {
-    home(Kind::Netlink).map(Netlink::from)
+    home(NetlinkPurpose::Netlink).map(Netlink::from)
 }
 
 /// For changes in the process's own namespace.
@@ -107,7 +107,7 @@ pub fn netlink() -> io::Result<Netlink> {
 ///
 /// Those of [`Monitor::open`].
 pub fn monitor() -> io::Result<Monitor> {
-    home(Kind::Monitor).map(Monitor::from)
+    home(NetlinkPurpose::Monitor).map(Monitor::from)
 }
 
 /// Whether the interface of this index segments UDP in hardware; `None` if it cannot be found out.

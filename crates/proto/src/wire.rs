@@ -57,7 +57,7 @@ impl DataHeader {
 
 /// A datagram's claim of what it is, by its type and length alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum DatagramKind {
     /// Initiation, response or cookie reply: for
     /// [`Device::handle_handshake`](crate::Device::handle_handshake).
     Handshake,
@@ -67,10 +67,12 @@ pub enum Kind {
 
 /// Sorts a datagram; `None` if it is no message of the protocol.
 #[inline]
-pub fn classify(datagram: &[u8]) -> Option<Kind> {
+pub fn classify(datagram: &[u8]) -> Option<DatagramKind> {
     match (message_type(datagram)?, datagram.len()) {
-        (1, INITIATION_LEN) | (2, RESPONSE_LEN) | (3, COOKIE_REPLY_LEN) => Some(Kind::Handshake),
-        (4, len) if len >= DataHeader::LEN + TAG_LEN => Some(Kind::Data),
+        (1, INITIATION_LEN) | (2, RESPONSE_LEN) | (3, COOKIE_REPLY_LEN) => {
+            Some(DatagramKind::Handshake)
+        }
+        (4, len) if len >= DataHeader::LEN + TAG_LEN => Some(DatagramKind::Data),
         _ => None,
     }
 }

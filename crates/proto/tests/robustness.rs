@@ -2,7 +2,7 @@
 
 mod common;
 
-use adit_proto::wire::{self, DataHeader, Kind};
+use adit_proto::wire::{self, DataHeader, DatagramKind};
 use common::*;
 use proptest::prelude::*;
 
@@ -79,7 +79,7 @@ proptest! {
         header.write(bytes.first_chunk_mut().unwrap());
         prop_assert_eq!(DataHeader::parse(&bytes), Some(header));
         prop_assert_eq!(DataHeader::parse(&bytes[..31]), None);
-        prop_assert_eq!(wire::classify(&bytes), Some(Kind::Data));
+        prop_assert_eq!(wire::classify(&bytes), Some(DatagramKind::Data));
         bytes[1] = 1;
         prop_assert_eq!(DataHeader::parse(&bytes), None, "reserved bytes are zero");
     }
@@ -102,8 +102,8 @@ fn only_the_exact_lengths_are_handshakes() {
                 *first = kind;
             }
             let expected = match (kind, len) {
-                (1, 148) | (2, 92) | (3, 64) => Some(Kind::Handshake),
-                (4, 32..) => Some(Kind::Data),
+                (1, 148) | (2, 92) | (3, 64) => Some(DatagramKind::Handshake),
+                (4, 32..) => Some(DatagramKind::Data),
                 _ => None,
             };
             assert_eq!(wire::classify(&bytes), expected, "type {kind}, {len} bytes");

@@ -24,7 +24,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use adit_aead::{OpenJob, TAG_LEN};
 use adit_io::{Offloads, RecvBatch, UdpSocket};
-use adit_proto::wire::{self, DataHeader, Kind};
+use adit_proto::wire::{self, DataHeader, DatagramKind};
 use adit_proto::{DropReason, Drops, Endpoint, PassedKind, Peer, Session, Time};
 use arrayvec::ArrayVec;
 
@@ -449,7 +449,7 @@ fn classify_other<U: UdpSocket>(
     from: Endpoint,
     datagram: &[u8],
 ) {
-    if wire::classify(datagram) == Some(Kind::Handshake) {
+    if wire::classify(datagram) == Some(DatagramKind::Handshake) {
         common.handshake(drops, now, from, datagram);
     } else {
         drops.count(DropReason::MalformedDatagram, 1);

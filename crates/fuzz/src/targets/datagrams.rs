@@ -4,7 +4,7 @@
 //! sends may change the status, and it never gets more bytes back than it sent.
 
 use adit_proto::config::DeviceChange;
-use adit_proto::wire::{self, Kind};
+use adit_proto::wire::{self, DatagramKind};
 use adit_proto::{Device, Time};
 use blake2::digest::consts::U16;
 use blake2::digest::{Digest, FixedOutput, KeyInit, Update};
@@ -107,11 +107,11 @@ fn receive(
     under_load: bool,
 ) -> Option<Vec<u8>> {
     match wire::classify(bytes)? {
-        Kind::Handshake => {
+        DatagramKind::Handshake => {
             device.handle_handshake(now, wall(now), from.into(), bytes, under_load);
             None
         }
-        Kind::Data => device.open(now, wall(now), from.into(), bytes).ok(),
+        DatagramKind::Data => device.open(now, wall(now), from.into(), bytes).ok(),
     }
 }
 

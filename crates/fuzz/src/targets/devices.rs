@@ -13,7 +13,7 @@ use adit_aead::{SealJob, TAG_LEN};
 use adit_proto::config::{
     AllowedIpChange, Cidr, DeviceChange, DeviceStatus, PeerChange, PeerStatus, Secret,
 };
-use adit_proto::wire::{self, DataHeader, Kind, padded_len};
+use adit_proto::wire::{self, DataHeader, DatagramKind, padded_len};
 use adit_proto::{Device, NotOpened, NotSealed, Time};
 
 use super::naive::{Routes, word};
@@ -257,7 +257,7 @@ impl World {
         let sealed = datagram.sealed.clone();
         let before = self.hosts[to].status();
         match wire::classify(&bytes).expect("an honest datagram") {
-            Kind::Handshake => {
+            DatagramKind::Handshake => {
                 let (now, load) = (self.now, self.under_load);
                 let device = &mut self.hosts[to].device;
                 device.handle_handshake(now, wall(now), from.into(), &bytes, load);
@@ -270,7 +270,7 @@ impl World {
                     );
                 }
             }
-            Kind::Data => {
+            DatagramKind::Data => {
                 let (key, text) = sealed.expect("a data message");
                 self.open(to, from, &bytes, key, &text, &before);
             }
@@ -364,11 +364,11 @@ impl World {
         let before = self.hosts[to].status();
         let device = &mut self.hosts[to].device;
         match wire::classify(&bytes) {
-            Some(Kind::Data) => {
+            Some(DatagramKind::Data) => {
                 let opened = device.open(self.now, wall(self.now), attacker().into(), &bytes);
                 assert!(opened.is_err(), "a forgery");
             }
-            Some(Kind::Handshake) => {
+            Some(DatagramKind::Handshake) => {
                 let (now, load) = (self.now, self.under_load);
                 device.handle_handshake(now, wall(now), attacker().into(), &bytes, load);
             }

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use adit_proto::wire::{self, Kind};
+use adit_proto::wire::{self, DatagramKind};
 use adit_proto::{Device, NotOpened, Time};
 
 use crate::source::Source;
@@ -130,7 +130,7 @@ impl World {
 
     fn send(&mut self, from: usize, bytes: Vec<u8>) {
         let fate = match wire::classify(&bytes) {
-            Some(Kind::Handshake) => self.fates.pop_front(),
+            Some(DatagramKind::Handshake) => self.fates.pop_front(),
             _ => None,
         };
         let arrivals = match fate {
@@ -155,7 +155,7 @@ impl World {
         let (now, to) = (self.now, datagram.to);
         let from = addr(if to == 0 { 1 } else { 0 }, 0).into();
         let (device, bytes) = (&mut self.devices[to], &datagram.bytes);
-        if wire::classify(bytes) == Some(Kind::Handshake) {
+        if wire::classify(bytes) == Some(DatagramKind::Handshake) {
             device.handle_handshake(now, wall(now), from, bytes, datagram.meets_load);
         } else if let Err(NotOpened::NoSession) = device.open(now, wall(now), from, bytes) {
             let unknown = now.since(*self.unknown[to].get_or_insert(now));

@@ -45,7 +45,7 @@ pub(super) enum Request {
     /// A UDP socket of each family whose packets have the mark.
     Marked(u32),
     /// A netlink socket of the process's own namespace.
-    Home(Kind),
+    Home(NetlinkPurpose),
     /// Whether the interface of this index segments UDP in hardware.
     Segments(u32),
     /// The map that programs of UDP sockets share.
@@ -76,7 +76,7 @@ pub(crate) enum Queues {
 
 /// The purpose of a netlink socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum NetlinkPurpose {
     /// A socket like that of [`Monitor::open`](adit_netlink::Monitor::open).
     Monitor,
     /// A socket like that of [`Netlink::open`](adit_netlink::Netlink::open).
@@ -105,7 +105,7 @@ pub(crate) struct Options {
     pub(crate) mark: Option<u32>,
 }
 
-impl Kind {
+impl NetlinkPurpose {
     fn of(byte: u8) -> Option<Self> {
         let all = [Self::Monitor, Self::Netlink];
         all.get(usize::from(byte)).copied()
@@ -268,7 +268,7 @@ impl Request {
             [17, ignore] => Self::Ignore(flag(ignore)?),
             [18] => Self::Apart,
             [19, ref mark @ ..] => Self::Marked(number(mark)?),
-            [20, kind] => Self::Home(Kind::of(kind)?),
+            [20, kind] => Self::Home(NetlinkPurpose::of(kind)?),
             [21, ref index @ ..] => Self::Segments(number(index)?),
             [9] => Self::Table,
             [10, ref factors @ ..] => {

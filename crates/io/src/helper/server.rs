@@ -16,7 +16,9 @@ use crate::helper::PRIORITY;
 use crate::helper::file_server::{Files, Folders};
 use crate::helper::messages::{Answer, MAX_FDS, send_answer};
 use crate::helper::name::is_name;
-use crate::helper::request::{Change, Kind, MAX_REQUEST, Options, Queues, Request, UNANSWERED};
+use crate::helper::request::{
+    Change, MAX_REQUEST, NetlinkPurpose, Options, Queues, Request, UNANSWERED,
+};
 use crate::programs::{egress, filter};
 use crate::sys::bpf;
 use crate::sys::os::{self, set_receive_buffer, set_send_buffer};
@@ -291,7 +293,7 @@ fn is_udp(fd: BorrowedFd<'_>) -> bool {
         && sockopt::socket_protocol(fd) == Ok(Some(ipproto::UDP))
 }
 
-impl Kind {
+impl NetlinkPurpose {
     /// In the namespace of the calling thread.
     fn open(self) -> io::Result<OwnedFd> {
         match self {

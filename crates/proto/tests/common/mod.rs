@@ -19,7 +19,7 @@ use adit_aead::{OpenJob, SealJob, TAG_LEN};
 use adit_proto::config::{
     AllowedIpChange, Cidr, DeviceChange, DeviceStatus, PeerChange, PeerStatus, PublicKey, Secret,
 };
-use adit_proto::wire::{self, DataHeader, Kind};
+use adit_proto::wire::{self, DataHeader, DatagramKind};
 use adit_proto::{
     Device, Endpoint, HandshakeKind, HandshakeStats, Output, Peer, PeerEvent, Refusal, Session,
     Tai64N, Time,
@@ -594,7 +594,7 @@ impl Net {
             let at = self.random.below(datagram.bytes.len() as u64);
             datagram.bytes[usize::try_from(at).unwrap()] ^= 1 << self.random.below(8);
         }
-        if wire::classify(&datagram.bytes) == Some(Kind::Handshake)
+        if wire::classify(&datagram.bytes) == Some(DatagramKind::Handshake)
             && let Some(fate) = self.fates.pop_front()
         {
             self.fates_taken += 1;
@@ -636,7 +636,7 @@ impl Net {
         let (now, wall) = (self.now, self.wall(host));
         let from = Endpoint::from(from);
         match wire::classify(bytes) {
-            Some(Kind::Handshake) => {
+            Some(DatagramKind::Handshake) => {
                 self.hosts[host].accounting.handshakes += 1;
                 let load = self.under_load;
                 let device = &mut self.hosts[host].device;
@@ -649,7 +649,7 @@ impl Net {
                 }
                 self.drain(host);
             }
-            Some(Kind::Data) => self.deliver_data(host, from, bytes),
+            Some(DatagramKind::Data) => self.deliver_data(host, from, bytes),
             None => self.hosts[host].drops += 1,
         }
     }
