@@ -20,7 +20,7 @@ use rustix::net::sockopt;
 use rustix::thread::{MembarrierCommand, membarrier};
 
 use crate::helper;
-use crate::sys::mmsg::{self, Message, SEND_BATCH};
+use crate::sys::mmsg::{self, OutgoingMessage, SEND_BATCH};
 use crate::{
     Arrival, Cut, Filtered, Grace, Offloads, RecvBatch, SendReport, ShortBuffers, Transmit,
     UdpSocket,
@@ -174,7 +174,7 @@ impl UdpSocket for Udp {
         let gso = self.gso.then_some(&self.gso_fallbacks);
         let fd = self.fd.as_fd();
         let mut icmp = false;
-        let kernel = |messages: &[Message<'_>]| {
+        let kernel = |messages: &[OutgoingMessage<'_>]| {
             let collect = || {
                 icmp = true;
                 self.icmp.collect(fd)
@@ -361,7 +361,7 @@ struct Cursor {
 ///
 /// Without `gso` every message is one datagram.
 fn send_trains(
-    mut kernel: impl FnMut(&[Message<'_>]) -> Result<usize, Errno>,
+    mut kernel: impl FnMut(&[OutgoingMessage<'_>]) -> Result<usize, Errno>,
     gso: Option<&GsoFallbacks>,
     trains: &[Transmit<'_>],
     report: &mut SendReport,
@@ -380,7 +380,7 @@ fn send_trains(
     let mut suspect = None;
     loop {
         // 1. messages of the trains from `at` on, and where each of them ends
-        let mut messages = ArrayVec::<Message<'_>, SEND_BATCH>::new();
+        let mut messages = ArrayVec::<OutgoingMessage<'_>, SEND_BATCH>::new();
         let mut ends = ArrayVec::<Cursor, SEND_BATCH>::new();
         let mut next = at;
         let is_full =
@@ -390,7 +390,7 @@ fn send_trains(
                 && gso.is_some_and(|gso| gso.allow(train.to.addr.ip(), train.stride));
             let bytes = &train.bytes[next.offset..];
             let bytes = &bytes[..bytes.len().min(message_len(train, segment))];
-            messages.push(Message {
+            messages.push(OutgoingMessage {
                 train,
                 bytes,
                 from_source: sourceless != Some(next.train),
@@ -430,7 +430,7 @@ fn send_trains(
         };
         // 3. the source address may be gone: try without
         if head.from_source && head.train.to.src.is_some() && blames_source(errno) {
-            let retry = Message {
+            let retry = OutgoingMessage {
                 from_source: false,
                 ..head
             };

@@ -33,7 +33,7 @@ use crate::limits::*;
 use crate::replies::{NoReply, ReplyLimit};
 use crate::secret::PublicKey;
 use crate::stats::HandshakeStats;
-use crate::wire::{COOKIE_REPLY_LEN, Message};
+use crate::wire::{COOKIE_REPLY_LEN, ParsedMessage};
 
 /// Decides which handshake messages of a device are looked at; shards and the control thread share
 /// it.
@@ -181,10 +181,10 @@ impl Admission {
         datagram: &[u8],
         room: Room,
     ) -> Screened {
-        let Some(message) = Message::parse(datagram) else {
+        let Some(message) = ParsedMessage::parse(datagram) else {
             return Screened::Passed;
         };
-        if let Message::CookieReply(_) = message {
+        if let ParsedMessage::CookieReply(_) = message {
             return Screened::Passed;
         }
         let outcome = |refusal| HandshakeOutcome {
@@ -251,9 +251,9 @@ impl Admission {
 
     /// `message` is an initiation or a response.
     pub(crate) fn judge(&self, now: Time, from: SocketAddr, message: &[u8], room: Room) -> Verdict {
-        let (sender, receiver) = match Message::parse(message) {
-            Some(Message::Initiation(message)) => (message.sender(), None),
-            Some(Message::Response(message)) => (message.sender(), Some(message.receiver())),
+        let (sender, receiver) = match ParsedMessage::parse(message) {
+            Some(ParsedMessage::Initiation(message)) => (message.sender(), None),
+            Some(ParsedMessage::Response(message)) => (message.sender(), Some(message.receiver())),
             _ => return Verdict::Refused(Refusal::Invalid),
         };
         let state = &mut *self.state();
@@ -340,9 +340,9 @@ impl From<NoReply> for Verdict {
 }
 
 impl AdmissionCounters {
-    fn received(&self, message: &Message<'_>) {
+    fn received(&self, message: &ParsedMessage<'_>) {
         let counter = match message {
-            Message::Initiation(_) => &self.initiations,
+            ParsedMessage::Initiation(_) => &self.initiations,
             _ => &self.responses,
         };
         counter.fetch_add(1, Ordering::Relaxed);

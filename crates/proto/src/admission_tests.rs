@@ -71,7 +71,7 @@ fn proven(admission: &Admission, millis: u64, source: u32) -> [u8; INITIATION_LE
     let Screened::Reply(reply, _) = screen(admission, millis, source, &message) else {
         panic!("no reply")
     };
-    let Some(Message::CookieReply(reply)) = Message::parse(&reply) else {
+    let Some(ParsedMessage::CookieReply(reply)) = ParsedMessage::parse(&reply) else {
         panic!("no cookie reply")
     };
     let reply: CookieReply<'_> = reply;
@@ -233,7 +233,7 @@ fn clients_behind_one_address_are_limited_each_for_itself() {
             let Screened::Reply(reply, _) = admission.screen(at(0), from, &message, room) else {
                 panic!("no reply")
             };
-            let Some(Message::CookieReply(reply)) = Message::parse(&reply) else {
+            let Some(ParsedMessage::CookieReply(reply)) = ParsedMessage::parse(&reply) else {
                 panic!("no cookie reply")
             };
             stamper.consume_reply(at(0), reply);
@@ -373,7 +373,7 @@ fn ten_thousand_clients_of_one_address_connect_when_the_load_allows() {
             stampers[client].stamp(at(millis), &mut message);
             let screened = queues.receive(&admission, millis, client, &message);
             if let Screened::Reply(reply, _) = screened
-                && let Some(Message::CookieReply(reply)) = Message::parse(&reply)
+                && let Some(ParsedMessage::CookieReply(reply)) = ParsedMessage::parse(&reply)
             {
                 stampers[client].consume_reply(at(millis), reply);
             }

@@ -1,5 +1,5 @@
 use super::*;
-use crate::wire::{INITIATION_LEN, Message};
+use crate::wire::{INITIATION_LEN, ParsedMessage};
 use std::time::Duration;
 
 const KEY: PublicKey = PublicKey([9; 32]);
@@ -24,7 +24,7 @@ fn message() -> [u8; INITIATION_LEN] {
 }
 
 fn consume(stamper: &mut Stamper, now: Time, reply: &[u8]) -> bool {
-    let Some(Message::CookieReply(reply)) = Message::parse(reply) else {
+    let Some(ParsedMessage::CookieReply(reply)) = ParsedMessage::parse(reply) else {
         panic!("a cookie reply");
     };
     stamper.consume_reply(now, reply)

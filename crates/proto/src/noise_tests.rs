@@ -4,7 +4,7 @@ use adit_aead::{OpenJob, SealJob};
 use snow::{Builder, HandshakeState, TransportState};
 
 use super::*;
-use crate::wire::Message;
+use crate::wire::ParsedMessage;
 
 const PATTERN: &str = "Noise_IKpsk2_25519_ChaChaPoly_BLAKE2s";
 const PSK: [u8; 32] = [0x5a; 32];
@@ -46,15 +46,15 @@ fn snow(side: &Side, initiator: bool) -> HandshakeState {
 }
 
 fn initiation(bytes: &[u8]) -> Initiation<'_> {
-    match Message::parse(bytes) {
-        Some(Message::Initiation(message)) => message,
+    match ParsedMessage::parse(bytes) {
+        Some(ParsedMessage::Initiation(message)) => message,
         _ => panic!("an initiation"),
     }
 }
 
 fn response(bytes: &[u8]) -> Response<'_> {
-    match Message::parse(bytes) {
-        Some(Message::Response(message)) => message,
+    match ParsedMessage::parse(bytes) {
+        Some(ParsedMessage::Response(message)) => message,
         _ => panic!("a response"),
     }
 }

@@ -11,7 +11,7 @@ use crate::allowed_ips::AllowedIps;
 use crate::peer::Peer;
 use crate::rx_queues::RxQueueTable;
 use crate::session::Session;
-use crate::wire::Message;
+use crate::wire::ParsedMessage;
 
 /// Tables of sessions: so many that one of them grows in a fraction of a millisecond at a million sessions.
 const INDEX_SHARDS: usize = 256;
@@ -65,7 +65,7 @@ impl Shared {
     /// Looks at a handshake message from the network, while many wait; `room` is left for it if its sender
     /// has shown a cookie.
     pub fn screen(&self, now: Time, from: SocketAddr, datagram: &[u8], room: Room) -> Screened {
-        let Some(Message::CookieReply(reply)) = Message::parse(datagram) else {
+        let Some(ParsedMessage::CookieReply(reply)) = ParsedMessage::parse(datagram) else {
             return self.admission.screen(now, from, datagram, room);
         };
         // It answers an initiation, or the response that led to a session.

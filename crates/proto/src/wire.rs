@@ -105,13 +105,13 @@ fn field<const N: usize>(bytes: &[u8], at: usize) -> &[u8; N] {
 
 /// A handshake message or cookie reply of the right type and length.
 #[derive(Clone, Copy)]
-pub(crate) enum Message<'a> {
+pub(crate) enum ParsedMessage<'a> {
     Initiation(Initiation<'a>),
     Response(Response<'a>),
     CookieReply(CookieReply<'a>),
 }
 
-impl<'a> Message<'a> {
+impl<'a> ParsedMessage<'a> {
     pub(crate) fn parse(datagram: &'a [u8]) -> Option<Self> {
         match message_type(datagram)? {
             1 => Some(Self::Initiation(Initiation(datagram.try_into().ok()?))),

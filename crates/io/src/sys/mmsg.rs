@@ -19,7 +19,7 @@ pub(crate) const SEND_BATCH: usize = 64;
 
 /// One `sendmsg`: datagrams of `train`.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Message<'a> {
+pub(crate) struct OutgoingMessage<'a> {
     pub(crate) train: &'a Transmit<'a>,
     /// The part of the train to send. Longer than the stride asks the kernel to segment it.
     pub(crate) bytes: &'a [u8],
@@ -27,7 +27,7 @@ pub(crate) struct Message<'a> {
     pub(crate) from_source: bool,
 }
 
-impl Message<'_> {
+impl OutgoingMessage<'_> {
     pub(crate) fn is_segmented(&self) -> bool {
         self.bytes.len() > self.train.stride
     }
@@ -70,7 +70,7 @@ pub(super) const fn cmsg_space(payload: usize) -> usize {
 }
 
 /// Sends `messages`, at most [`SEND_BATCH`] of them, and returns how many went out, at least one.
-pub(crate) fn send(fd: BorrowedFd<'_>, messages: &[Message<'_>]) -> Result<usize, Errno> {
+pub(crate) fn send(fd: BorrowedFd<'_>, messages: &[OutgoingMessage<'_>]) -> Result<usize, Errno> {
     let mut headers = [const { MaybeUninit::<libc::mmsghdr>::uninit() }; SEND_BATCH];
     let mut iovecs = [const { MaybeUninit::<libc::iovec>::uninit() }; SEND_BATCH];
     let mut names = [const { MaybeUninit::<Name>::uninit() }; SEND_BATCH];
@@ -109,7 +109,7 @@ pub(crate) fn send(fd: BorrowedFd<'_>, messages: &[Message<'_>]) -> Result<usize
 }
 
 /// Control messages of a send: source address, ECN, segment length.
-fn encode_control(message: &Message<'_>, out: &mut [u8]) -> usize {
+fn encode_control(message: &OutgoingMessage<'_>, out: &mut [u8]) -> usize {
     let mut at = 0;
     let to = &message.train.to;
     match to.src.filter(|_| message.from_source).map(|src| src.ip) {

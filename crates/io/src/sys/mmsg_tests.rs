@@ -17,7 +17,7 @@ fn transmit(to: &str, src: Option<&str>, ecn: u8, stride: usize) -> Transmit<'st
 
 fn control(train: &Transmit<'_>, from_source: bool) -> Vec<u8> {
     let mut out = [0; SEND_CONTROL];
-    let message = Message {
+    let message = OutgoingMessage {
         train,
         bytes: train.bytes,
         from_source,

@@ -61,7 +61,7 @@ impl Script {
     }
 
     /// Without an answer left, takes everything.
-    fn send(&mut self, messages: &[Message<'_>]) -> Result<usize, Errno> {
+    fn send(&mut self, messages: &[OutgoingMessage<'_>]) -> Result<usize, Errno> {
         self.calls += 1;
         let count = self.answers.pop_front().unwrap_or(Ok(messages.len()))?;
         self.taken

@@ -8,7 +8,7 @@ use crate::limits::*;
 use crate::noise::{Reject, consume_initiation, consume_response, create_response};
 use crate::secret::PublicKey;
 use crate::stats::HandshakeStats;
-use crate::wire::{CookieReply, Initiation, Message, Response};
+use crate::wire::{CookieReply, Initiation, ParsedMessage, Response};
 use crate::{Endpoint, Tai64N, Time};
 
 /// Why a message is refused, and the static key that it shows or that its handshake is with.
@@ -56,7 +56,7 @@ impl Device {
         room: Option<Room>,
     ) -> HandshakeOutcome {
         self.set_clock(now, wall);
-        let message = Message::parse(datagram);
+        let message = ParsedMessage::parse(datagram);
         let kind = message.as_ref().map(HandshakeKind::of);
         let handled = match message {
             None => Err((Refusal::Invalid, None)),
@@ -89,22 +89,22 @@ impl Device {
         now: Time,
         from: Endpoint,
         datagram: &[u8],
-        message: Message<'_>,
+        message: ParsedMessage<'_>,
         room: Option<Room>,
     ) -> Result<PublicKey, Refused> {
         let stats = &mut self.core.stats;
         match message {
-            Message::Initiation(initiation) => {
+            ParsedMessage::Initiation(initiation) => {
                 stats.initiations_received += 1;
                 self.admit(now, from, datagram, room)?;
                 self.handle_initiation(now, from, initiation)
             }
-            Message::Response(response) => {
+            ParsedMessage::Response(response) => {
                 stats.responses_received += 1;
                 self.admit(now, from, datagram, room)?;
                 self.handle_response(now, from, response)
             }
-            Message::CookieReply(reply) => {
+            ParsedMessage::CookieReply(reply) => {
                 stats.cookies_received += 1;
                 self.handle_cookie_reply(now, reply)
             }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::explained_enum;
 use crate::secret::PublicKey;
-use crate::wire::Message;
+use crate::wire::ParsedMessage;
 
 /// The outcome of one handshake message that came in.
 ///
@@ -130,11 +130,11 @@ impl FailureReason {
 }
 
 impl HandshakeKind {
-    pub(crate) fn of(message: &Message<'_>) -> Self {
+    pub(crate) fn of(message: &ParsedMessage<'_>) -> Self {
         match message {
-            Message::Initiation(_) => Self::Initiation,
-            Message::Response(_) => Self::Response,
-            Message::CookieReply(_) => Self::CookieReply,
+            ParsedMessage::Initiation(_) => Self::Initiation,
+            ParsedMessage::Response(_) => Self::Response,
+            ParsedMessage::CookieReply(_) => Self::CookieReply,
         }
     }
 }
