@@ -14,7 +14,7 @@ use crate::{Endpoint, Time};
 
 mod control;
 
-pub(crate) use control::Noted;
+pub(crate) use control::PeerNotes;
 
 /// The part of a peer that the shards share with the control thread; nothing here blocks.
 ///

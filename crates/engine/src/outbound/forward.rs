@@ -35,12 +35,12 @@ pub(crate) struct Forwarder<U> {
     pub(crate) processed: usize,
     /// What waits for sessions stays: see [`Outbound::pause`](crate::outbound::Outbound::pause).
     pub(crate) is_paused: bool,
-    pub(crate) noted: Noted,
+    pub(crate) noted: WaitingShare,
 }
 
 /// One flow shard's contribution to [`Waiting`].
 #[derive(Default)]
-pub(crate) struct Noted {
+pub(crate) struct WaitingShare {
     trains: usize,
     frames: usize,
     packets: u64,
@@ -63,13 +63,13 @@ impl<U: UdpSocket> Forwarder<U> {
 
     /// Tells what waits here, by what it is more than before: other flow shards tell theirs.
     pub(crate) fn note_waiting(&mut self, waiting: &Waiting) {
-        let now = Noted {
+        let now = WaitingShare {
             trains: self.sender.waiting(),
             frames: self.staged.frames(),
             packets: self.staged.packets(),
         };
         let before = std::mem::replace(&mut self.noted, now);
-        let Noted {
+        let WaitingShare {
             trains,
             frames,
             packets,

@@ -38,7 +38,7 @@ use crate::order::flow_shards::SplitBatch;
 use crate::order::ordered_queue::{Commit, OrderedQueue, SequenceNumber, Taken};
 use crate::outbound::batch::{OutboundBatch, Rest};
 use crate::outbound::context::Context;
-use crate::outbound::forward::{Forwarder, Noted};
+use crate::outbound::forward::{Forwarder, WaitingShare};
 use crate::outbound::seal::{FLOW_SHARDS, flow_shard_of};
 use crate::outbound::sender::Sender;
 use crate::outbound::slow_paths::Paths;
@@ -110,7 +110,7 @@ impl<U: UdpSocket> Outbound<U> {
             staged: Staged::default(),
             processed: 0,
             is_paused: false,
-            noted: Noted::default(),
+            noted: WaitingShare::default(),
         };
         Ok(Self {
             queue: OrderedQueue::new(Standing::default(), std::array::from_fn(|_| forwarder())),

@@ -12,7 +12,7 @@ use crate::{Endpoint, Time};
 
 /// Notes of shards about a peer.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Noted {
+pub(crate) struct PeerNotes {
     /// Received and sent.
     pub(crate) bytes: [u64; 2],
     /// Last sent, last received, unanswered and owed, as [`Peer`] has them.
@@ -23,8 +23,8 @@ pub(crate) struct Noted {
 
 impl Peer {
     /// The notes of shards, while none of them writes.
-    pub(crate) fn noted(&self) -> Noted {
-        Noted {
+    pub(crate) fn noted(&self) -> PeerNotes {
+        PeerNotes {
             bytes: [&self.rx_bytes, &self.tx_bytes].map(|bytes| bytes.load(Ordering::Relaxed)),
             times: [
                 self.last_sent.load(Ordering::Relaxed),
@@ -38,7 +38,7 @@ impl Peer {
     }
 
     /// Takes the notes of another process's shards. No shard knows the peer yet.
-    pub(crate) fn set_noted(&self, noted: &Noted) {
+    pub(crate) fn set_noted(&self, noted: &PeerNotes) {
         let [received, sent] = noted.bytes;
         self.rx_bytes.store(received, Ordering::Relaxed);
         self.tx_bytes.store(sent, Ordering::Relaxed);

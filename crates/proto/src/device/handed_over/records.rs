@@ -9,7 +9,7 @@ use zeroize::Zeroizing;
 
 use crate::device::candidates::Candidates;
 use crate::limits::REJECT_AFTER_MESSAGES;
-use crate::peer::Noted;
+use crate::peer::PeerNotes;
 use crate::replay::WORDS;
 use crate::session::{Session, SessionEnds};
 use crate::{ReplayWindow, Time};
@@ -141,8 +141,8 @@ impl Writer {
         }
     }
 
-    pub(super) fn noted(&mut self, noted: &Noted) {
-        let Noted {
+    pub(super) fn noted(&mut self, noted: &PeerNotes) {
+        let PeerNotes {
             bytes,
             times,
             armed,
@@ -295,8 +295,8 @@ impl<'a> Reader<'a> {
         Ok(session)
     }
 
-    pub(super) fn noted(&mut self) -> Result<Noted> {
-        let mut noted = Noted::default();
+    pub(super) fn noted(&mut self) -> Result<PeerNotes> {
+        let mut noted = PeerNotes::default();
         for number in noted.bytes.iter_mut().chain(&mut noted.times) {
             *number = self.u64()?;
         }
