@@ -74,14 +74,14 @@ impl From<Failed> for Refused {
 
 /// Where a socket of an interface stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct SocketLocation {
     pub(crate) dir: PathBuf,
     pub(crate) name: String,
     /// A file `IF.name` stands beside the socket.
     pub(crate) has_companion: bool,
 }
 
-impl Place {
+impl SocketLocation {
     pub(crate) fn path(&self) -> PathBuf {
         self.dir.join(format!("{}.sock", self.name))
     }
@@ -182,7 +182,7 @@ impl Drop for Egg {
 /// Binds a socket for its owner alone, or for a `group`, too. What a dead process left in its place
 /// goes. The folder must be there.
 pub(crate) fn lay(
-    place: &Place,
+    place: &SocketLocation,
     group: Option<u32>,
     insists: bool,
 ) -> Result<(OwnedFd, Egg), Refused> {

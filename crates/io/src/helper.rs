@@ -54,7 +54,7 @@ pub(crate) fn queue(tun: BorrowedFd<'_>) -> io::Result<OwnedFd> {
 
 /// Where a TUN device is, and what it is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct TunLocation {
     /// The network namespace: device and inode, as [`Netns::id`](adit_netlink::netns::Netns::id).
     pub netns: (u64, u64),
     /// The device there; `None` where the process may not enter the namespace.
@@ -74,7 +74,7 @@ pub struct Placed {
     pub tx_dropped: u64,
 }
 
-pub(crate) fn look(tun: BorrowedFd<'_>) -> io::Result<Place> {
+pub(crate) fn look(tun: BorrowedFd<'_>) -> io::Result<TunLocation> {
     let [device, inode, index, mtu, room, tx_dropped] = ask(Request::Look, &[tun])?.numbers;
     let number = |number| u32::try_from(number).map_err(|_| malformed());
     let placed = Placed {
@@ -85,7 +85,7 @@ pub(crate) fn look(tun: BorrowedFd<'_>) -> io::Result<Place> {
     };
     let link = (placed.index != 0).then_some(placed);
     let netns = (device, inode);
-    Ok(Place { netns, link })
+    Ok(TunLocation { netns, link })
 }
 
 fn home(kind: NetlinkPurpose) -> io::Result<OwnedFd> {

@@ -18,7 +18,7 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-use crate::helper::{self, Change, Place, Queues};
+use crate::helper::{self, Change, Queues, TunLocation};
 use crate::sys::bpf::LastArrival;
 use crate::sys::os;
 use crate::sys::tun::{attached, context};
@@ -249,7 +249,7 @@ impl Tun {
     /// # Errors
     ///
     /// The device was deleted (EBADFD).
-    pub fn place(&self) -> io::Result<Place> {
+    pub fn place(&self) -> io::Result<TunLocation> {
         helper::look(self.fd.as_fd())
     }
 

@@ -284,7 +284,7 @@ impl Admission {
             let Some(place) = state.place(now, from, room) else {
                 return Verdict::Refused(Refusal::RateLimited);
             };
-            if place == Place::Beyond {
+            if place == LimitState::Beyond {
                 state.beyond = now.0.max(state.beyond) + COST_BEYOND;
             }
             state.by_host.allow(now, source);
@@ -312,7 +312,7 @@ const SAVED: u64 = 100_000_000;
 
 /// A proven message that may pass.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum LimitState {
     /// Within the limits of its host and its port,
     Within,
     /// or there is time left for such as are not.
@@ -320,13 +320,13 @@ enum Place {
 }
 
 impl AdmissionState {
-    fn place(&self, now: Time, from: SocketAddr, room: Room) -> Option<Place> {
+    fn place(&self, now: Time, from: SocketAddr, room: Room) -> Option<LimitState> {
         let port = self.by_port.may_allow(now, from);
         if port && self.by_host.may_allow(now, SourceHost::of(from.ip())) {
-            return Some(Place::Within);
+            return Some(LimitState::Within);
         }
         let has_room = room == Room::Ample || room == Room::Some && port;
-        (has_room && self.beyond <= now.0 + SAVED).then_some(Place::Beyond)
+        (has_room && self.beyond <= now.0 + SAVED).then_some(LimitState::Beyond)
     }
 }
 

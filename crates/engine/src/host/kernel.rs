@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use adit_io::helper::{self, Place, Placed};
+use adit_io::helper::{self, Placed, TunLocation};
 use adit_io::tun::Tun;
 use adit_io::udp::{self, Udp};
 use adit_io::{Offloads, TunQueue};
@@ -149,7 +149,7 @@ impl Kernel {
     /// Watches the device in the namespace where it is, and sizes its GSO packets there. Returns what it
     /// is there, if that can be seen.
     fn follow(&mut self) -> Option<Placed> {
-        let Ok(Place { netns, link }) = self.tun.place() else {
+        let Ok(TunLocation { netns, link }) = self.tun.place() else {
             return None;
         };
         let stayed = self.netns == Some(netns);

@@ -15,7 +15,7 @@ use rustix::process::{getppid, umask};
 
 use crate::files::private::{self, lay_private, remove_private};
 use crate::files::{
-    self, Egg, Failed, FileStep, Identity, Peers, Place, Refused, make_dir, remove_empty,
+    self, Egg, Failed, FileStep, Identity, Peers, Refused, SocketLocation, make_dir, remove_empty,
 };
 use crate::helper::file_request::{FileRequest, Folder, Spot, told};
 use crate::helper::messages::Answer;
@@ -185,13 +185,13 @@ impl Files {
     }
 
     /// Where a socket stands, but for that of a hand-over.
-    fn place(&self, at: &Spot) -> io::Result<Place> {
+    fn place(&self, at: &Spot) -> io::Result<SocketLocation> {
         let (dir, has_companion) = match at.folder {
             Folder::Control => (&self.folders.control, true),
             Folder::Status => (&self.folders.status, false),
             Folder::Upgrade => return Err(Errno::INVAL.into()),
         };
-        Ok(Place {
+        Ok(SocketLocation {
             dir: dir.clone(),
             name: text(&at.name)?.to_owned(),
             has_companion,

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use adit_netlink::Netlink;
 
 use crate::files::private::{lay_private, remove_private};
-use crate::files::{self, Egg, Failed, FileStep, Identity, Peers, Place, Refused};
+use crate::files::{self, Egg, Failed, FileStep, Identity, Peers, Refused, SocketLocation};
 use crate::helper::client::{ask_helper, has};
 use crate::helper::file_request::{FileRequest, Folder, Spot, heard};
 use crate::helper::messages::{Answer, malformed};
@@ -34,7 +34,7 @@ pub struct Laid {
 #[derive(Debug)]
 enum By {
     Helper(MutexGuard<'static, ()>),
-    Us(Egg, Place),
+    Us(Egg, SocketLocation),
 }
 
 impl AsFd for Laid {
@@ -298,8 +298,8 @@ fn patiently<T>(mut work: impl FnMut(bool) -> Result<T, Refused>) -> Result<T, F
     }
 }
 
-fn place(folder: Folder, dir: &Path, name: &str) -> Place {
-    Place {
+fn place(folder: Folder, dir: &Path, name: &str) -> SocketLocation {
+    SocketLocation {
         dir: dir.to_owned(),
         name: name.to_owned(),
         has_companion: folder == Folder::Control,
