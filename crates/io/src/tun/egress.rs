@@ -71,12 +71,12 @@ pub(crate) struct Egress {
     map: OwnedFd,
     attached: OwnedFd,
     least: u64,
-    reader: Mutex<Reader>,
+    reader: Mutex<QueueReader>,
 }
 
 /// The reader's view of the queues.
 #[derive(Debug)]
-struct Reader {
+struct QueueReader {
     queues: Vec<ReadQueue>,
     /// Packets read lately, and how many of them were long.
     packets: u32,
@@ -109,7 +109,7 @@ struct ReadQueue {
 pub(crate) struct Reading<'a> {
     numbers: &'a [AtomicU64],
     least: u64,
-    reader: MutexGuard<'a, Reader>,
+    reader: MutexGuard<'a, QueueReader>,
 }
 
 impl Egress {
@@ -141,7 +141,7 @@ impl Egress {
             false => 1,
         };
         let limit = numbers.get()[LIMIT].load(Relaxed) / 2;
-        let reader = Reader {
+        let reader = QueueReader {
             queues: vec![queue; queues],
             packets: 0,
             long: 0,

@@ -30,7 +30,7 @@ use crate::replay::WORDS;
 use crate::secret::{PublicKey, Secret};
 use crate::{DropReason, Endpoint, Source, Tai64N, Time};
 pub use records::NotImported;
-use records::{Reader, Result, Writer, count};
+use records::{RecordReader, Result, Writer, count};
 
 /// The version of the records. A process takes those of its own version only.
 pub const HAND_OVER_FORMAT: u32 = 6;
@@ -239,7 +239,7 @@ impl Import {
     ///
     /// It is no record, not the next one, or contradicts those before.
     pub fn take(&mut self, record: &[u8]) -> Result<()> {
-        let mut record = Reader(record);
+        let mut record = RecordReader(record);
         let kind = record.u8()?;
         if self.has_ended || (kind == DEVICE) == self.has_device {
             return Err(NotImported("the records are in a wrong order"));
@@ -290,7 +290,7 @@ impl Import {
         Ok(device)
     }
 
-    fn take_own(&mut self, record: &mut Reader<'_>) -> Result<()> {
+    fn take_own(&mut self, record: &mut RecordReader<'_>) -> Result<()> {
         self.has_device = true;
         let device = &mut self.device;
         if let Some(key) = record.option(|record| Ok(Secret::new(record.array()?)))? {
@@ -316,7 +316,7 @@ impl Import {
         Ok(())
     }
 
-    fn take_peer(&mut self, record: &mut Reader<'_>) -> Result<()> {
+    fn take_peer(&mut self, record: &mut RecordReader<'_>) -> Result<()> {
         let device = &mut self.device;
         let key = PublicKey(*record.array()?);
         let own = device.core.identity.as_ref().map(|own| own.public);
@@ -326,7 +326,7 @@ impl Import {
         let id = device.next_id;
         let mut state = PeerState::new(id, Remote::new(key));
         state.remote.preshared_key = Secret::new(record.array()?);
-        state.configured_endpoint = record.option(Reader::address)?;
+        state.configured_endpoint = record.option(RecordReader::address)?;
         let endpoint = record.option(|record| {
             let addr = record.address()?;
             let src = record.option(|record| {
@@ -339,10 +339,10 @@ impl Import {
         state.persistent_keepalive = record.u16()?;
         state.allowance = record.option(|record| {
             let allowance = Allowance {
-                to_peer: record.option(Reader::u64)?,
-                from_peer: record.option(Reader::u64)?,
-                quota: record.option(Reader::u64)?,
-                expires: record.option(Reader::duration)?,
+                to_peer: record.option(RecordReader::u64)?,
+                from_peer: record.option(RecordReader::u64)?,
+                quota: record.option(RecordReader::u64)?,
+                expires: record.option(RecordReader::duration)?,
             };
             let (counted_from, access) = (record.u64()?, record.one_of(&Access::ALL)?);
             let is_barred = access != Access::Open;
@@ -374,8 +374,8 @@ impl Import {
             let added = state.sessions.older.try_push(Arc::new(record.session()?));
             added.map_err(|_| NotImported("too many sessions of a peer"))?;
         }
-        state.sessions.current = record.option(Reader::session)?.map(Arc::new);
-        state.sessions.next = record.option(Reader::session)?.map(Arc::new);
+        state.sessions.current = record.option(RecordReader::session)?.map(Arc::new);
+        state.sessions.next = record.option(RecordReader::session)?.map(Arc::new);
         state.peer.set_current(state.sessions.current.clone());
         for session in state.sessions.all() {
             device.core.shared.insert(&state.peer, session);
@@ -401,14 +401,14 @@ impl Import {
                 state.peer.add_drops(*reason, packets);
             }
         }
-        let limit = record.option(Reader::u16)?;
+        let limit = record.option(RecordReader::u16)?;
         state.peer.set_path_limit(limit, false);
         if record.bool()? {
             state.peer.want_sample();
         }
         state.searched =
             record.option(|record| Ok(((record.ip()?, record.ip()?), record.time()?)))?;
-        state.candidates = record.option(Reader::candidates)?.map(Box::new);
+        state.candidates = record.option(RecordReader::candidates)?.map(Box::new);
         if state.allowance.is_some() {
             device.limited.insert(id);
         }
@@ -421,24 +421,24 @@ impl Import {
 }
 
 /// Reads what happened with a peer so far, and its timers.
-fn read_history(state: &mut PeerState, record: &mut Reader<'_>) -> Result<()> {
+fn read_history(state: &mut PeerState, record: &mut RecordReader<'_>) -> Result<()> {
     state.greatest_timestamp = Tai64N(*record.array()?);
-    state.last_consumed_initiation = record.option(Reader::time)?;
-    state.last_handshake = record.option(Reader::time)?;
+    state.last_consumed_initiation = record.option(RecordReader::time)?;
+    state.last_handshake = record.option(RecordReader::time)?;
     state.liveness = record.one_of(Liveness::ALL)?;
     state.last_failure =
         record.option(|record| Ok((record.one_of(FailureReason::ALL)?, record.time()?)))?;
-    state.latency = record.option(Reader::duration)?;
+    state.latency = record.option(RecordReader::duration)?;
     state.sent_timestamp = Tai64N(*record.array()?);
-    state.last_attempt = record.option(Reader::time)?;
-    state.last_sent_handshake = record.option(Reader::time)?;
+    state.last_attempt = record.option(RecordReader::time)?;
+    state.last_sent_handshake = record.option(RecordReader::time)?;
     state.initiations_in_vain = record.u32()?;
     state.responses_in_vain = record.u32()?;
     state.answers_there = record.bool()?;
     state.attempts_since = record.time()?;
     state.jitter = record.duration()?;
     for timer in Timer::ALL {
-        if let Some(at) = record.option(Reader::time)? {
+        if let Some(at) = record.option(RecordReader::time)? {
             state.timers.arm(timer, at);
         }
     }

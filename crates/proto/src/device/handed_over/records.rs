@@ -157,9 +157,9 @@ impl Writer {
 }
 
 /// The rest of a record, to be read.
-pub(super) struct Reader<'a>(pub(super) &'a [u8]);
+pub(super) struct RecordReader<'a>(pub(super) &'a [u8]);
 
-impl<'a> Reader<'a> {
+impl<'a> RecordReader<'a> {
     pub(super) fn array<const N: usize>(&mut self) -> Result<&'a [u8; N]> {
         let split = self.0.split_first_chunk();
         let (first, rest) = split.ok_or(NotImported("a record is too short"))?;
