@@ -30,7 +30,7 @@ use crate::replay::WORDS;
 use crate::secret::{PublicKey, Secret};
 use crate::{DropReason, Endpoint, Source, Tai64N, Time};
 pub use records::NotImported;
-use records::{RecordReader, Result, Writer, count};
+use records::{RecordReader, RecordWriter, Result, count};
 
 /// The version of the records. A process takes those of its own version only.
 pub const HAND_OVER_FORMAT: u32 = 6;
@@ -69,19 +69,19 @@ impl Device {
             put(peer_record(state))?;
         }
         for (key, timestamp) in &self.removed {
-            let mut record = Writer::new(REMOVED, 64);
+            let mut record = RecordWriter::new(REMOVED, 64);
             record.bytes(&key.0);
             record.bytes(&timestamp.0);
             put(record.0)?;
         }
-        let mut end = Writer::new(END, 16);
+        let mut end = RecordWriter::new(END, 16);
         end.u32(count(self.peers.len()));
         end.u32(count(self.removed.len()));
         put(end.0)
     }
 
     fn own_record(&self) -> Zeroizing<Vec<u8>> {
-        let mut record = Writer::new(DEVICE, 4096);
+        let mut record = RecordWriter::new(DEVICE, 4096);
         let identity = self.core.identity.as_ref();
         record.option(identity, |record, own| record.bytes(own.secret.bytes()));
         record.u16(self.listen_port);
@@ -113,10 +113,10 @@ fn peer_record(state: &PeerState) -> Zeroizing<Vec<u8>> {
     let sessions = &state.sessions;
     let more = SESSION_BYTES * sessions.all().count();
     let more = more + BLOCK_BYTES * state.allowed_ips.len();
-    let mut record = Writer::new(PEER, PEER_BYTES + more);
+    let mut record = RecordWriter::new(PEER, PEER_BYTES + more);
     record.bytes(&state.public_key().0);
     record.bytes(state.remote.preshared_key.bytes());
-    record.option(state.configured_endpoint, Writer::address);
+    record.option(state.configured_endpoint, RecordWriter::address);
     record.option(state.peer.endpoint(), |record, endpoint| {
         record.address(endpoint.addr);
         record.option(endpoint.src, |record, source| {
@@ -133,9 +133,9 @@ fn peer_record(state: &PeerState) -> Zeroizing<Vec<u8>> {
             expires,
         } = it.allowance;
         for number in [to_peer, from_peer, quota] {
-            record.option(number, Writer::u64);
+            record.option(number, RecordWriter::u64);
         }
-        record.option(expires, Writer::duration);
+        record.option(expires, RecordWriter::duration);
         record.u64(it.counted_from);
         record.u8(place(&Access::ALL, it.access));
     });
@@ -159,24 +159,24 @@ fn peer_record(state: &PeerState) -> Zeroizing<Vec<u8>> {
         record.option(session.as_ref(), |record, session| record.session(session));
     }
     record.bytes(&state.greatest_timestamp.0);
-    record.option(state.last_consumed_initiation, Writer::time);
-    record.option(state.last_handshake, Writer::time);
+    record.option(state.last_consumed_initiation, RecordWriter::time);
+    record.option(state.last_handshake, RecordWriter::time);
     record.u8(place(Liveness::ALL, state.liveness));
     record.option(state.last_failure, |record, (reason, at)| {
         record.u8(place(FailureReason::ALL, reason));
         record.time(at);
     });
-    record.option(state.latency, Writer::duration);
+    record.option(state.latency, RecordWriter::duration);
     record.bytes(&state.sent_timestamp.0);
-    record.option(state.last_attempt, Writer::time);
-    record.option(state.last_sent_handshake, Writer::time);
+    record.option(state.last_attempt, RecordWriter::time);
+    record.option(state.last_sent_handshake, RecordWriter::time);
     record.u32(state.initiations_in_vain);
     record.u32(state.responses_in_vain);
     record.bool(state.answers_there);
     record.time(state.attempts_since);
     record.duration(state.jitter);
     for timer in Timer::ALL {
-        record.option(state.timers.deadline(timer), Writer::time);
+        record.option(state.timers.deadline(timer), RecordWriter::time);
     }
     record.bool(state.frames_wait);
     record.noted(&state.peer.noted());
@@ -186,7 +186,7 @@ fn peer_record(state: &PeerState) -> Zeroizing<Vec<u8>> {
         record.u8(place(DropReason::ALL, reason));
         record.u64(packets);
     }
-    record.option(state.peer.path_limit(), Writer::u16);
+    record.option(state.peer.path_limit(), RecordWriter::u16);
     record.bool(state.search.is_some() || state.peer.wants_sample());
     record.option(state.searched, |record, ((from, to), at)| {
         record.ip(from);
@@ -201,7 +201,7 @@ fn peer_record(state: &PeerState) -> Zeroizing<Vec<u8>> {
         });
         record.addresses(&candidates.waiting);
         record.addresses(&candidates.sent);
-        record.option(candidates.due, Writer::time);
+        record.option(candidates.due, RecordWriter::time);
     });
     record.0
 }

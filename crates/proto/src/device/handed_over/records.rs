@@ -30,9 +30,9 @@ pub(super) type Result<T> = std::result::Result<T, NotImported>;
 
 /// Writes a record. It never grows beyond the room that it began with, so that no copy of a key is
 /// left behind.
-pub(super) struct Writer(pub(super) Zeroizing<Vec<u8>>);
+pub(super) struct RecordWriter(pub(super) Zeroizing<Vec<u8>>);
 
-impl Writer {
+impl RecordWriter {
     pub(super) fn new(kind: u8, room: usize) -> Self {
         let mut bytes = Vec::with_capacity(room);
         bytes.push(kind);
