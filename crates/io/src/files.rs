@@ -60,13 +60,13 @@ pub enum Failed {
 
 /// Why nothing was done.
 #[derive(Debug)]
-pub(crate) enum Refused {
+pub(crate) enum FileRefusal {
     /// Another process has the folder locked just now.
     Locked,
     Failed(Failed),
 }
 
-impl From<Failed> for Refused {
+impl From<Failed> for FileRefusal {
     fn from(failed: Failed) -> Self {
         Self::Failed(failed)
     }
@@ -116,9 +116,9 @@ impl SocketLocation {
     /// Removes the socket, if it is still the one that was put there, and the file beside it. Another
     /// process may have the folder locked; with `insists`, that does not count: every user may open the
     /// folder, and keep it locked, and is to keep no interface up or down.
-    pub(crate) fn remove(&self, file: Identity, insists: bool) -> Result<(), Refused> {
+    pub(crate) fn remove(&self, file: Identity, insists: bool) -> Result<(), FileRefusal> {
         let _lock = match lock(&self.dir) {
-            Err(Refused::Locked) if !insists => return Err(Refused::Locked),
+            Err(FileRefusal::Locked) if !insists => return Err(FileRefusal::Locked),
             lock => lock.ok(),
         };
         let found = identity(&self.path()).ok();
@@ -185,9 +185,9 @@ pub(crate) fn lay(
     place: &SocketLocation,
     group: Option<u32>,
     insists: bool,
-) -> Result<(OwnedFd, Egg), Refused> {
+) -> Result<(OwnedFd, Egg), FileRefusal> {
     let lock = match lock(&place.dir) {
-        Err(Refused::Locked) if insists => None,
+        Err(FileRefusal::Locked) if insists => None,
         lock => Some(lock?),
     };
     clear(&place.path())?;
@@ -225,13 +225,13 @@ fn bind(path: &Path, group: Option<u32>) -> io::Result<OwnedFd> {
 }
 
 /// The lock of a folder, so that no process removes a socket that another has just put there.
-fn lock(dir: &Path) -> Result<OwnedFd, Refused> {
+fn lock(dir: &Path) -> Result<OwnedFd, FileRefusal> {
     let failed = |error: Errno| Failed::At(FileStep::Lock, error.into());
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let handle = openat(CWD, dir, flags, Mode::empty()).map_err(failed)?;
     match flock(&handle, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(handle),
-        Err(Errno::WOULDBLOCK) => Err(Refused::Locked),
+        Err(Errno::WOULDBLOCK) => Err(FileRefusal::Locked),
         Err(error) => Err(failed(error).into()),
     }
 }

@@ -4,7 +4,7 @@ use std::io;
 
 use arrayvec::ArrayVec;
 
-use crate::files::{Failed, FileStep, Refused};
+use crate::files::{Failed, FileRefusal, FileStep};
 use crate::helper::messages::NUMBERS;
 use crate::helper::name::Name;
 
@@ -145,12 +145,12 @@ impl FileRequest {
 }
 
 /// What became of a request for a socket, as numbers of an answer. The first is 0 where it is there.
-pub(super) fn told(refused: &Refused) -> [u64; 2] {
+pub(super) fn told(refused: &FileRefusal) -> [u64; 2] {
     match refused {
-        Refused::Failed(Failed::Running) => [1, 0],
-        Refused::Failed(Failed::Occupied) => [2, 0],
-        Refused::Locked => [3, 0],
-        Refused::Failed(Failed::At(step, error)) => {
+        FileRefusal::Failed(Failed::Running) => [1, 0],
+        FileRefusal::Failed(Failed::Occupied) => [2, 0],
+        FileRefusal::Locked => [3, 0],
+        FileRefusal::Failed(Failed::At(step, error)) => {
             let number = error.raw_os_error().unwrap_or(libc::EIO);
             [4 + *step as u64, u64::from(number.unsigned_abs())]
         }
@@ -158,13 +158,13 @@ pub(super) fn told(refused: &Refused) -> [u64; 2] {
 }
 
 /// The same, at the other end.
-pub(super) fn heard(numbers: [u64; NUMBERS]) -> Result<(), Refused> {
+pub(super) fn heard(numbers: [u64; NUMBERS]) -> Result<(), FileRefusal> {
     let [what, number, ..] = numbers;
     let failed = match what {
         0 => return Ok(()),
         1 => Failed::Running,
         2 => Failed::Occupied,
-        3 => return Err(Refused::Locked),
+        3 => return Err(FileRefusal::Locked),
         step => {
             let step = usize::try_from(step - 4).unwrap_or(usize::MAX);
             let step = FileStep::ALL.get(step).copied().unwrap_or(FileStep::Bind);

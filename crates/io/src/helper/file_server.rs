@@ -15,7 +15,8 @@ use rustix::process::{getppid, umask};
 
 use crate::files::private::{self, lay_private, remove_private};
 use crate::files::{
-    self, Egg, Failed, FileStep, Identity, Peers, Refused, SocketLocation, make_dir, remove_empty,
+    self, Egg, Failed, FileRefusal, FileStep, Identity, Peers, SocketLocation, make_dir,
+    remove_empty,
 };
 use crate::helper::file_request::{FileRequest, Folder, Spot, told};
 use crate::helper::messages::Answer;
@@ -122,7 +123,7 @@ impl Files {
                 let laid = match missing {
                     Some(number) => {
                         let error = io::Error::from_raw_os_error(number);
-                        Err(Refused::Failed(Failed::At(FileStep::Make, error)))
+                        Err(FileRefusal::Failed(Failed::At(FileStep::Make, error)))
                     }
                     None => files::lay(&place, self.group_of(folder), insists),
                 };

@@ -14,14 +14,14 @@ use super::messages::Answer;
 use super::name::Name;
 use super::request::Request;
 use super::served_tests::Served;
-use crate::files::{Failed, FileStep, Refused, clear};
+use crate::files::{Failed, FileRefusal, FileStep, clear};
 
 impl Served {
     fn file(&self, request: FileRequest) -> std::io::Result<Answer> {
         self.ask(&Request::File(request), &[])
     }
 
-    fn lay(&self, folder: Folder, name: &str) -> Result<OwnedFd, Refused> {
+    fn lay(&self, folder: Folder, name: &str) -> Result<OwnedFd, FileRefusal> {
         let (at, insists) = (spot(folder, name), false);
         let answer = self.file(FileRequest::Lay { at, insists });
         let answer = answer.map_err(|error| Failed::At(FileStep::Bind, error))?;
@@ -104,7 +104,7 @@ fn a_request_about_files_is_the_same_at_the_other_end() {
         assert_eq!(Request::parse(&request.to_bytes()), Some(request));
     }
     for refused in [
-        Refused::Locked,
+        FileRefusal::Locked,
         Failed::Running.into(),
         Failed::Occupied.into(),
         Failed::At(
@@ -205,10 +205,10 @@ fn what_the_helper_did_not_put_there_stays() {
     }
     // A living process keeps its socket, and what is none is left alone.
     let running = helper.lay(Folder::Control, "wg0").expect_err("refused");
-    assert!(matches!(running, Refused::Failed(Failed::Running)));
+    assert!(matches!(running, FileRefusal::Failed(Failed::Running)));
     std::fs::write(helper.dir.join("control/wg1.sock"), "precious").expect("a file");
     let occupied = helper.lay(Folder::Control, "wg1").expect_err("refused");
-    assert!(matches!(occupied, Refused::Failed(Failed::Occupied)));
+    assert!(matches!(occupied, FileRefusal::Failed(Failed::Occupied)));
     // Another process has taken the place of its socket.
     let _own = helper.bind(Folder::Control, "wg2");
     let path = helper.dir.join("control/wg2.sock");
@@ -226,7 +226,7 @@ fn what_a_dead_process_left_goes_unless_the_folder_is_locked() {
     let handle = std::fs::File::open(helper.dir.join("control")).expect("a folder");
     flock(&handle, FlockOperation::LockExclusive).expect("locked");
     let locked = helper.lay(Folder::Control, "wg0").expect_err("refused");
-    assert!(matches!(locked, Refused::Locked));
+    assert!(matches!(locked, FileRefusal::Locked));
     let (at, insists) = (spot(Folder::Control, "wg0"), true);
     let answer = helper.file(FileRequest::Lay { at, insists });
     answer

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use adit_netlink::Netlink;
 
 use crate::files::private::{lay_private, remove_private};
-use crate::files::{self, Egg, Failed, FileStep, Identity, Peers, Refused, SocketLocation};
+use crate::files::{self, Egg, Failed, FileRefusal, FileStep, Identity, Peers, SocketLocation};
 use crate::helper::client::{ask_helper, has};
 use crate::helper::file_request::{FileRequest, Folder, Spot, heard};
 use crate::helper::messages::{Answer, malformed};
@@ -287,13 +287,13 @@ pub fn index(name: &str) -> io::Result<u32> {
 
 /// Tries again while another process has the folder locked, which anyone may who can read it, and at
 /// last does it all the same.
-fn patiently<T>(mut work: impl FnMut(bool) -> Result<T, Refused>) -> Result<T, Failed> {
+fn patiently<T>(mut work: impl FnMut(bool) -> Result<T, FileRefusal>) -> Result<T, Failed> {
     let until = Instant::now() + LOCK_PATIENCE;
     loop {
         match work(Instant::now() >= until) {
             Ok(done) => return Ok(done),
-            Err(Refused::Failed(failed)) => return Err(failed),
-            Err(Refused::Locked) => std::thread::sleep(Duration::from_millis(5)),
+            Err(FileRefusal::Failed(failed)) => return Err(failed),
+            Err(FileRefusal::Locked) => std::thread::sleep(Duration::from_millis(5)),
         }
     }
 }

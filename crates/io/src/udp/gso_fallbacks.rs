@@ -28,18 +28,18 @@ fn path(to: IpAddr) -> IpAddr {
 pub(super) struct GsoFallbacks {
     /// As many as `refused` has, so that a sender takes no lock when it is empty.
     len: AtomicUsize,
-    refused: Mutex<Vec<Refused>>,
+    refused: Mutex<Vec<GsoFallback>>,
 }
 
 /// What the kernel would not segment.
-struct Refused {
+struct GsoFallback {
     path: IpAddr,
     /// Trains with segments of at least this length; 0 are all.
     stride: usize,
     since: Instant,
 }
 
-impl Refused {
+impl GsoFallback {
     fn is_believed(&self) -> bool {
         self.since.elapsed() < LIFETIME
     }
@@ -68,7 +68,7 @@ impl GsoFallbacks {
         refused.retain(|it| it.path != path && it.is_believed());
         refused.truncate(CAPACITY - 1);
         let since = Instant::now();
-        refused.push(Refused {
+        refused.push(GsoFallback {
             path,
             stride,
             since,
@@ -88,12 +88,12 @@ impl GsoFallbacks {
 
     fn still_full(&self) -> bool {
         let mut refused = self.lock();
-        refused.retain(Refused::is_believed);
+        refused.retain(GsoFallback::is_believed);
         self.len.store(refused.len(), Ordering::Relaxed);
         refused.len() >= CAPACITY
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Refused>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<GsoFallback>> {
         self.refused.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

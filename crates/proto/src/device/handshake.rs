@@ -12,7 +12,7 @@ use crate::wire::{CookieReply, Initiation, ParsedMessage, Response};
 use crate::{Endpoint, Tai64N, Time};
 
 /// Why a message is refused, and the static key that it shows or that its handshake is with.
-type Refused = (Refusal, Option<PublicKey>);
+type RefusedMessage = (Refusal, Option<PublicKey>);
 
 impl Device {
     /// A datagram of type 1, 2 or 3 came in. `wall` is the time of day; `under_load` says that the
@@ -91,7 +91,7 @@ impl Device {
         datagram: &[u8],
         message: ParsedMessage<'_>,
         room: Option<Room>,
-    ) -> Result<PublicKey, Refused> {
+    ) -> Result<PublicKey, RefusedMessage> {
         let stats = &mut self.core.stats;
         match message {
             ParsedMessage::Initiation(initiation) => {
@@ -118,7 +118,7 @@ impl Device {
         from: Endpoint,
         datagram: &[u8],
         room: Option<Room>,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), RefusedMessage> {
         let Some(room) = room else {
             return Ok(());
         };
@@ -144,7 +144,7 @@ impl Device {
         now: Time,
         from: Endpoint,
         message: Initiation<'_>,
-    ) -> Result<PublicKey, Refused> {
+    ) -> Result<PublicKey, RefusedMessage> {
         let Self {
             core,
             peers,
@@ -222,7 +222,7 @@ impl Device {
         now: Time,
         from: Endpoint,
         message: Response<'_>,
-    ) -> Result<PublicKey, Refused> {
+    ) -> Result<PublicKey, RefusedMessage> {
         let Self { core, peers, .. } = self;
         let index = message.receiver();
         let Some(state) = core.indices.peer(index).and_then(|id| peers.get_mut(&id)) else {
@@ -261,7 +261,7 @@ impl Device {
         &mut self,
         now: Time,
         reply: CookieReply<'_>,
-    ) -> Result<PublicKey, Refused> {
+    ) -> Result<PublicKey, RefusedMessage> {
         let Self { core, peers, .. } = self;
         let id = core.indices.peer(reply.receiver());
         let Some(state) = id.and_then(|id| peers.get_mut(&id)) else {
