@@ -89,7 +89,7 @@ pub enum Screened {
     Exhausted(HandshakeOutcome),
 }
 
-pub(crate) enum Verdict {
+pub(crate) enum AdmissionVerdict {
     Proven,
     Passed,
     Reply([u8; COOKIE_REPLY_LEN]),
@@ -194,14 +194,14 @@ impl Admission {
             refusal: Some(refusal),
         };
         let refusal = match self.judge(now, from, datagram, room) {
-            Verdict::Proven => return Screened::Proven,
-            Verdict::Passed => return Screened::Passed,
-            Verdict::Reply(reply) => {
+            AdmissionVerdict::Proven => return Screened::Proven,
+            AdmissionVerdict::Passed => return Screened::Passed,
+            AdmissionVerdict::Reply(reply) => {
                 self.screened.received(&message);
                 return Screened::Reply(reply, outcome(Refusal::CookieRequired));
             }
-            Verdict::Refused(refusal) => refusal,
-            Verdict::Exhausted => {
+            AdmissionVerdict::Refused(refusal) => refusal,
+            AdmissionVerdict::Exhausted => {
                 self.screened.received(&message);
                 self.screened.rate_limited.fetch_add(1, Ordering::Relaxed);
                 return Screened::Exhausted(outcome(Refusal::RateLimited));
@@ -250,18 +250,24 @@ impl Admission {
     }
 
     /// `message` is an initiation or a response.
-    pub(crate) fn judge(&self, now: Time, from: SocketAddr, message: &[u8], room: Room) -> Verdict {
+    pub(crate) fn judge(
+        &self,
+        now: Time,
+        from: SocketAddr,
+        message: &[u8],
+        room: Room,
+    ) -> AdmissionVerdict {
         let (sender, receiver) = match ParsedMessage::parse(message) {
             Some(ParsedMessage::Initiation(message)) => (message.sender(), None),
             Some(ParsedMessage::Response(message)) => (message.sender(), Some(message.receiver())),
-            _ => return Verdict::Refused(Refusal::Invalid),
+            _ => return AdmissionVerdict::Refused(Refusal::Invalid),
         };
         let state = &mut *self.state();
         if !self.is_loaded(now) {
             state.replies.forget();
             return match state.checker.mac1_is_valid(message) {
-                true => Verdict::Passed,
-                false => Verdict::Refused(Refusal::BadMac1),
+                true => AdmissionVerdict::Passed,
+                false => AdmissionVerdict::Refused(Refusal::BadMac1),
             };
         }
         let source = SourceHost::of(from.ip());
@@ -275,27 +281,29 @@ impl Admission {
             return no_reply.into();
         }
         if !state.checker.mac1_is_valid(message) {
-            return Verdict::Refused(Refusal::BadMac1);
+            return AdmissionVerdict::Refused(Refusal::BadMac1);
         }
         // "If the responder is under load, … it may … respond with a cookie reply message" (5.3) to
         // a sender that has not proven that it receives at its address. After that, messages are
         // limited by that address.
         if has_mac2(message) && state.checker.mac2_is_valid(now, from, message) {
             let Some(place) = state.place(now, from, room) else {
-                return Verdict::Refused(Refusal::RateLimited);
+                return AdmissionVerdict::Refused(Refusal::RateLimited);
             };
             if place == LimitState::Beyond {
                 state.beyond = now.0.max(state.beyond) + COST_BEYOND;
             }
             state.by_host.allow(now, source);
             state.by_port.allow(now, from);
-            return Verdict::Proven;
+            return AdmissionVerdict::Proven;
         }
         if is_expected && state.expected.pass(now, from, receiver) {
-            return Verdict::Proven;
+            return AdmissionVerdict::Proven;
         }
         match state.replies.allow(now, source) {
-            Ok(()) => Verdict::Reply(state.checker.create_reply(now, from, message, sender)),
+            Ok(()) => {
+                AdmissionVerdict::Reply(state.checker.create_reply(now, from, message, sender))
+            }
             Err(no_reply) => no_reply.into(),
         }
     }
@@ -330,7 +338,7 @@ impl AdmissionState {
     }
 }
 
-impl From<NoReply> for Verdict {
+impl From<NoReply> for AdmissionVerdict {
     fn from(no_reply: NoReply) -> Self {
         match no_reply {
             NoReply::ToSource => Self::Exhausted,

@@ -2,7 +2,7 @@
 //! (`admission`) → consume → act.
 
 use super::{Device, FailureReason, HandshakeKind, HandshakeOutcome, Refusal};
-use crate::admission::{Room, Verdict};
+use crate::admission::{AdmissionVerdict, Room};
 use crate::device::output::Output;
 use crate::limits::*;
 use crate::noise::{Reject, consume_initiation, consume_response, create_response};
@@ -124,10 +124,10 @@ impl Device {
         };
         let admission = self.core.shared.admission();
         match admission.judge(now, from.addr, datagram, room) {
-            Verdict::Proven | Verdict::Passed => Ok(()),
-            Verdict::Refused(refusal) => Err((refusal, None)),
-            Verdict::Exhausted => Err((Refusal::RateLimited, None)),
-            Verdict::Reply(reply) => {
+            AdmissionVerdict::Proven | AdmissionVerdict::Passed => Ok(()),
+            AdmissionVerdict::Refused(refusal) => Err((refusal, None)),
+            AdmissionVerdict::Exhausted => Err((Refusal::RateLimited, None)),
+            AdmissionVerdict::Reply(reply) => {
                 self.core.push(Output::Handshake {
                     to: from,
                     datagram: reply.into_iter().collect(),
