@@ -12,7 +12,7 @@ use crate::secret::{PublicKey, Secret};
 /// 32 bytes that are zeroized when dropped: for values that live as long as one call of
 /// [`zeroizing_stack`], which also zeroizes the copies that a move leaves. A secret that lives
 /// longer is a [`Secret`].
-pub(crate) type Zeroized = Zeroizing<[u8; 32]>;
+pub(crate) type Zeroized32 = Zeroizing<[u8; 32]>;
 
 /// HASH: BLAKE2s with 32 bytes of output.
 pub(crate) fn hash(parts: &[&[u8]]) -> [u8; 32] {
@@ -33,7 +33,7 @@ pub(crate) fn mac(key: &[u8], parts: &[&[u8]]) -> [u8; 16] {
 }
 
 /// HMAC: BLAKE2s in RFC 2104's construction. Not keyed BLAKE2s.
-fn hmac(key: &[u8; 32], parts: &[&[u8]]) -> Zeroized {
+fn hmac(key: &[u8; 32], parts: &[&[u8]]) -> Zeroized32 {
     const BLOCK: usize = 64;
     let mut pad = Zeroizing::new([0x36; BLOCK]);
     for (byte, key) in pad.iter_mut().zip(key) {
@@ -52,9 +52,9 @@ fn hmac(key: &[u8; 32], parts: &[&[u8]]) -> Zeroized {
 }
 
 /// KDF_N: τ0 = HMAC(key, input), τ1 = HMAC(τ0, 1), τi = HMAC(τ0, τi-1 ‖ i).
-pub(crate) fn kdf<const N: usize>(key: &[u8; 32], input: &[u8]) -> [Zeroized; N] {
+pub(crate) fn kdf<const N: usize>(key: &[u8; 32], input: &[u8]) -> [Zeroized32; N] {
     let secret = hmac(key, &[input]);
-    let mut before: Option<Zeroized> = None;
+    let mut before: Option<Zeroized32> = None;
     let mut number = 0;
     std::array::from_fn(|_| {
         number += 1;
@@ -87,7 +87,7 @@ pub(crate) fn public_key(secret: &[u8; 32]) -> [u8; 32] {
 }
 
 /// DH, unless the result is all zero: then the public key has low order and the result no secret.
-pub(crate) fn dh(secret: &Secret, public: &[u8; 32]) -> Option<Zeroized> {
+pub(crate) fn dh(secret: &Secret, public: &[u8; 32]) -> Option<Zeroized32> {
     #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     if graviola::util::is_cpu_supported() {
         return assembly::dh(secret.bytes(), public);
@@ -99,7 +99,7 @@ pub(crate) fn dh(secret: &Secret, public: &[u8; 32]) -> Option<Zeroized> {
 /// and AVX2, or ARM's cryptographic extension.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod assembly {
-    use super::{Zeroized, Zeroizing};
+    use super::{Zeroized32, Zeroizing};
     use graviola::key_agreement::x25519::{PublicKey, StaticPrivateKey};
 
     pub(super) fn public_key(secret: &[u8; 32]) -> [u8; 32] {
@@ -107,7 +107,7 @@ mod assembly {
         secret.public_key().as_bytes()
     }
 
-    pub(super) fn dh(secret: &[u8; 32], public: &[u8; 32]) -> Option<Zeroized> {
+    pub(super) fn dh(secret: &[u8; 32], public: &[u8; 32]) -> Option<Zeroized32> {
         let secret = StaticPrivateKey::from_array(secret);
         let shared = secret.diffie_hellman(&PublicKey::from_array(public));
         Some(Zeroizing::new(shared.ok()?.0))
@@ -116,14 +116,14 @@ mod assembly {
 
 /// Curve25519 for every CPU.
 mod portable {
-    use super::{Zeroized, Zeroizing};
+    use super::{Zeroized32, Zeroizing};
     use x25519_dalek::{PublicKey, StaticSecret};
 
     pub(super) fn public_key(secret: &[u8; 32]) -> [u8; 32] {
         PublicKey::from(&StaticSecret::from(*secret)).to_bytes()
     }
 
-    pub(super) fn dh(secret: &[u8; 32], public: &[u8; 32]) -> Option<Zeroized> {
+    pub(super) fn dh(secret: &[u8; 32], public: &[u8; 32]) -> Option<Zeroized32> {
         let shared = StaticSecret::from(*secret).diffie_hellman(&(*public).into());
         shared
             .was_contributory()

@@ -11,7 +11,7 @@ fn the_kdf_is_hkdf_with_hmac_of_blake2s() {
     // Computed with Python's hmac and hashlib.
     let mut key = [0; 32];
     key[..8].copy_from_slice(b"test-key"); // HMAC pads keys with zeros anyway
-    let outputs: [Zeroized; 3] = kdf(&key, b"test-input");
+    let outputs: [Zeroized32; 3] = kdf(&key, b"test-input");
     assert_eq!(
         outputs.each_ref().map(|output| hex(&**output)),
         [
@@ -21,7 +21,7 @@ fn the_kdf_is_hkdf_with_hmac_of_blake2s() {
         ]
     );
     let key = std::array::from_fn(|i| u8::try_from(i).unwrap());
-    let outputs: [Zeroized; 3] = kdf(&key, b"");
+    let outputs: [Zeroized32; 3] = kdf(&key, b"");
     assert_eq!(
         outputs.each_ref().map(|output| hex(&**output)),
         [

@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use adit_aead::Key;
 
-use crate::crypto::{Zeroized, dh, hash, kdf, open, public_key, seal, zeroizing_stack};
+use crate::crypto::{Zeroized32, dh, hash, kdf, open, public_key, seal, zeroizing_stack};
 use crate::secret::{PublicKey, Secret};
 use crate::session::{Session, SessionEnds};
 use crate::wire::{INITIATION_LEN, Initiation, RESPONSE_LEN, Response};
@@ -295,7 +295,7 @@ impl Handshake {
     }
 
     /// (C, κ) := KDF2(C, input).
-    fn mix_key(&mut self, input: &[u8]) -> Zeroized {
+    fn mix_key(&mut self, input: &[u8]) -> Zeroized32 {
         let [chaining_key, key] = kdf(self.chaining_key.bytes(), input);
         self.chaining_key
             .bytes_mut()
@@ -304,7 +304,7 @@ impl Handshake {
     }
 
     /// (C, τ, κ) := KDF3(C, Q); H := HASH(H ‖ τ). The preshared key itself is no AEAD key.
-    fn mix_psk(&mut self, preshared_key: &Secret) -> Zeroized {
+    fn mix_psk(&mut self, preshared_key: &Secret) -> Zeroized32 {
         let [chaining_key, hashed, key] = kdf(self.chaining_key.bytes(), preshared_key.bytes());
         self.chaining_key
             .bytes_mut()
@@ -315,7 +315,7 @@ impl Handshake {
 
     /// Seals `text` (`SEALED` less a tag) bound to the handshake so far, then binds the handshake
     /// to it.
-    fn seal<const SEALED: usize>(&mut self, key: &Zeroized, text: &[u8]) -> [u8; SEALED] {
+    fn seal<const SEALED: usize>(&mut self, key: &Zeroized32, text: &[u8]) -> [u8; SEALED] {
         let mut sealed = [0; SEALED];
         let (body, tag) = sealed.split_at_mut(text.len());
         body.copy_from_slice(text);
@@ -325,7 +325,7 @@ impl Handshake {
     }
 
     /// The reverse of `seal`; `None` if the tag is wrong.
-    fn open<const TEXT: usize>(&mut self, key: &Zeroized, sealed: &[u8]) -> Option<[u8; TEXT]> {
+    fn open<const TEXT: usize>(&mut self, key: &Zeroized32, sealed: &[u8]) -> Option<[u8; TEXT]> {
         let (body, tag) = sealed.split_last_chunk()?;
         let mut text: [u8; TEXT] = body.try_into().ok()?;
         open(key, &mut text, tag, &self.hash)?;
