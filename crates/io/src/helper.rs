@@ -30,7 +30,7 @@ use adit_netlink::{CloneMonitor, Monitor, Netlink};
 use rustix::process::{Pid, getpriority_process};
 
 use crate::helper::client::{ask, tell};
-use crate::helper::messages::{Answer, malformed};
+use crate::helper::messages::{HelperAnswer, malformed};
 use crate::helper::name::Name;
 use crate::helper::request::Request;
 use crate::sys::os;
@@ -155,7 +155,7 @@ pub(crate) fn set_mark(socket: BorrowedFd<'_>, mark: u32) -> io::Result<()> {
 type Pair = (Option<Opened>, Option<Opened>, u16);
 
 pub(crate) fn pair(port: u16, mark: u32, wants: Gear) -> io::Result<Pair> {
-    let Answer { fds, numbers } = ask(Request::Pair { port, mark, wants }, &[])?;
+    let HelperAnswer { fds, numbers } = ask(Request::Pair { port, mark, wants }, &[])?;
     let mut fds = fds.into_iter();
     let [bits, port, ..] = numbers;
     let mut next = |bits: u64| {
@@ -176,7 +176,7 @@ pub(crate) fn join(
 ) -> io::Result<(Vec<Opened>, bool)> {
     let [group, more] =
         [group as usize, more].map(|number| u8::try_from(number).unwrap_or(u8::MAX));
-    let Answer { fds, numbers } = ask(Request::Join { group, more, way }, &[socket])?;
+    let HelperAnswer { fds, numbers } = ask(Request::Join { group, more, way }, &[socket])?;
     let has = Gear::of_bits((numbers[0] & 3) as u8).unwrap_or_default();
     let sockets = fds.into_iter().map(|fd| Opened { fd, has });
     Ok((sockets.collect(), numbers[1] == 1))
@@ -219,7 +219,7 @@ pub(crate) fn filter(
 ///
 /// Those of [`CloneMonitor::open`].
 pub fn clones() -> io::Result<CloneMonitor> {
-    let Answer { fds, numbers } = ask(Request::Clones, &[])?;
+    let HelperAnswer { fds, numbers } = ask(Request::Clones, &[])?;
     let mut fds = fds.into_iter();
     let uevents = fds.next().ok_or_else(malformed)?;
     let mut next = |has: u64| (has == 1).then(|| fds.next()).flatten();

@@ -6,7 +6,7 @@ use adit_netlink::{LinkChange, Netlink};
 use proptest::prelude::*;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with, socketpair, sockopt};
 
-use super::messages::{Answer, exchange};
+use super::messages::{HelperAnswer, exchange};
 use super::name::is_name;
 use super::request::UNANSWERED;
 use super::served_tests::Served;
@@ -101,7 +101,7 @@ fn priority(nice: i8) -> Request {
     Request::Priority { thread, nice }
 }
 
-fn is_refused(answer: &io::Result<Answer>) -> bool {
+fn is_refused(answer: &io::Result<HelperAnswer>) -> bool {
     let errno = |error: &io::Error| error.raw_os_error() == Some(libc::EINVAL);
     answer.as_ref().is_err_and(errno)
 }
@@ -321,7 +321,7 @@ fn sockets_join_others_on_a_port() {
             },
         };
         let beside = helper.ask(&join, &[socket.as_fd()]);
-        let beside = beside.and_then(Answer::one).expect("joined");
+        let beside = beside.and_then(HelperAnswer::one).expect("joined");
         assert_eq!(sockopt::socket_domain(&beside), Ok(AddressFamily::INET6));
         assert_eq!(local_addr(&beside).expect("bound").port(), 443);
     }
@@ -466,7 +466,7 @@ fn the_helper_opens_and_changes_a_device_that_moves() {
 fn the_helper_opens_queues_and_limits_them() {
     let helper = Served::new();
     let first = helper.ask(&named("wg0", Queues::First), &[]);
-    let first = first.and_then(Answer::one).expect("a device");
+    let first = first.and_then(HelperAnswer::one).expect("a device");
     let again = helper.ask(&named("wg0", Queues::First), &[]);
     assert_eq!(
         again.err().and_then(|error| error.raw_os_error()),
@@ -517,10 +517,10 @@ fn the_helper_sets_options_of_a_socket() {
         assert_eq!(receive.expect("a length"), 18 << 20);
         assert_eq!(send.expect("a length"), 16 << 20);
         if adit_has_bpf() {
-            let table = helper.ask(&Request::Table, &[]).and_then(Answer::one);
+            let table = helper.ask(&Request::Table, &[]).and_then(HelperAnswer::one);
             let table = table.expect("a map");
             let own = helper.ask(&FILTER, &[socket.as_fd(), table.as_fd()]);
-            own.and_then(Answer::one).expect("a map");
+            own.and_then(HelperAnswer::one).expect("a map");
             // One that is too short.
             let small = bpf::new_map(1).expect("a map");
             let refused = helper.ask(&FILTER, &[socket.as_fd(), small.as_fd()]);

@@ -8,7 +8,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::SendFlags;
 
-use crate::helper::messages::{Answer, exchange, send};
+use crate::helper::messages::{HelperAnswer, exchange, send};
 use crate::helper::request::{Request, UNANSWERED};
 
 static HELPER: OnceLock<Helper> = OnceLock::new();
@@ -54,7 +54,7 @@ pub(super) fn has(folder: usize, dir: &Path) -> Option<io::Result<()>> {
 }
 
 /// Has the helper do it, or does it in this process without one.
-pub(super) fn ask(request: Request, fds: &[BorrowedFd<'_>]) -> io::Result<Answer> {
+pub(super) fn ask(request: Request, fds: &[BorrowedFd<'_>]) -> io::Result<HelperAnswer> {
     ask_helper(&request, fds).unwrap_or_else(|| request.perform(fds, None))
 }
 
@@ -77,7 +77,10 @@ pub(super) fn tell(request: Request, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
 }
 
 /// Has the helper do it; `None` without one.
-pub(super) fn ask_helper(request: &Request, fds: &[BorrowedFd<'_>]) -> Option<io::Result<Answer>> {
+pub(super) fn ask_helper(
+    request: &Request,
+    fds: &[BorrowedFd<'_>],
+) -> Option<io::Result<HelperAnswer>> {
     let helper = HELPER.get()?;
     let _turn = helper.turn.lock().unwrap_or_else(PoisonError::into_inner);
     Some(exchange(&helper.socket, &request.to_bytes(), fds))

@@ -19,7 +19,7 @@ use crate::files::{
     remove_empty,
 };
 use crate::helper::file_request::{FileRequest, Folder, Spot, told};
-use crate::helper::messages::Answer;
+use crate::helper::messages::HelperAnswer;
 use crate::helper::name::{Name, is_file_name};
 
 /// Sockets of the process: two for each of 4,096 interfaces, and that of a hand-over.
@@ -71,16 +71,16 @@ impl Files {
         &mut self,
         request: &FileRequest,
         fds: &[BorrowedFd<'_>],
-    ) -> io::Result<Answer> {
-        let done = Answer::default();
+    ) -> io::Result<HelperAnswer> {
+        let done = HelperAnswer::default();
         match (request, fds) {
             (FileRequest::Lay { at, insists }, []) => self.lay(at, *insists),
             (FileRequest::Show, []) => self.show(),
             (FileRequest::Adopt(at), [listener]) => self.adopt(at, *listener),
             (FileRequest::Watch(name), [inotify]) => self.watch(name, *inotify),
             (FileRequest::Remove { at, insists }, []) => self.remove(at, *insists),
-            (FileRequest::Recall(name), []) => self.peers(name)?.recall().map(Answer::from),
-            (FileRequest::Remember(name), []) => self.peers(name)?.begin().map(Answer::from),
+            (FileRequest::Recall(name), []) => self.peers(name)?.recall().map(HelperAnswer::from),
+            (FileRequest::Remember(name), []) => self.peers(name)?.begin().map(HelperAnswer::from),
             (FileRequest::Keep(name), []) => self.peers(name)?.keep().map(|()| done),
             (FileRequest::Forget(name), []) => self.peers(name)?.forget().map(|()| done),
             (FileRequest::Leave, []) if self.folders.are_removed => {
@@ -98,18 +98,18 @@ impl Files {
                 bytes[..len].copy_from_slice(&command[..len]);
                 let [one, two] = name.map(u64::from_le_bytes);
                 // Root is behind nothing.
-                Ok(Answer::say(&[one, two, user.unwrap_or(0).into()]))
+                Ok(HelperAnswer::say(&[one, two, user.unwrap_or(0).into()]))
             }
             (FileRequest::Index(name), []) => {
                 let index = Netlink::open()?.link(text(name)?)?.index;
-                Ok(Answer::say(&[index.into()]))
+                Ok(HelperAnswer::say(&[index.into()]))
             }
-            (FileRequest::Peer, [stream]) => files::process_of(*stream).map(Answer::from),
+            (FileRequest::Peer, [stream]) => files::process_of(*stream).map(HelperAnswer::from),
             _ => Err(Errno::INVAL.into()),
         }
     }
 
-    fn lay(&mut self, at: &Spot, insists: bool) -> io::Result<Answer> {
+    fn lay(&mut self, at: &Spot, insists: bool) -> io::Result<HelperAnswer> {
         // One that was never shown goes.
         self.egg = None;
         if self.shown.len() >= MAX_SOCKETS {
@@ -129,26 +129,26 @@ impl Files {
                 };
                 match laid {
                     Ok(laid) => laid,
-                    Err(refused) => return Ok(Answer::say(&told(&refused))),
+                    Err(refused) => return Ok(HelperAnswer::say(&told(&refused))),
                 }
             }
         };
         let (socket, egg) = laid;
         self.egg = Some((at.clone(), egg));
-        Ok(Answer::from(socket))
+        Ok(HelperAnswer::from(socket))
     }
 
-    fn show(&mut self) -> io::Result<Answer> {
+    fn show(&mut self) -> io::Result<HelperAnswer> {
         let (at, egg) = self.egg.take().ok_or(Errno::INVAL)?;
         let file = egg.hatch()?;
         if at.folder != Folder::Upgrade {
             self.place(&at)?.accompany();
         }
         self.shown.insert(at, file);
-        Ok(Answer::say(&[file.0, file.1]))
+        Ok(HelperAnswer::say(&[file.0, file.1]))
     }
 
-    fn adopt(&mut self, at: &Spot, listener: BorrowedFd<'_>) -> io::Result<Answer> {
+    fn adopt(&mut self, at: &Spot, listener: BorrowedFd<'_>) -> io::Result<HelperAnswer> {
         let place = self.place(at)?;
         if self.shown.len() >= MAX_SOCKETS || !place.is_of(listener) {
             return Err(Errno::INVAL.into());
@@ -156,10 +156,10 @@ impl Files {
         let file = files::identity(&place.path())?;
         place.accompany();
         self.shown.insert(at.clone(), file);
-        Ok(Answer::say(&[file.0, file.1]))
+        Ok(HelperAnswer::say(&[file.0, file.1]))
     }
 
-    fn watch(&self, name: &Name, inotify: BorrowedFd<'_>) -> io::Result<Answer> {
+    fn watch(&self, name: &Name, inotify: BorrowedFd<'_>) -> io::Result<HelperAnswer> {
         let at = Spot {
             folder: Folder::Control,
             name: name.clone(),
@@ -168,21 +168,21 @@ impl Files {
             return Err(Errno::INVAL.into());
         }
         let watch = files::watch(inotify, &self.place(&at)?.path())?;
-        Ok(Answer::say(&[watch.unsigned_abs().into()]))
+        Ok(HelperAnswer::say(&[watch.unsigned_abs().into()]))
     }
 
-    fn remove(&mut self, at: &Spot, insists: bool) -> io::Result<Answer> {
+    fn remove(&mut self, at: &Spot, insists: bool) -> io::Result<HelperAnswer> {
         let file = *self.shown.get(at).ok_or(Errno::INVAL)?;
         match at.folder {
             Folder::Upgrade => remove_private(&self.upgrade(), parent()?),
             _ => {
                 if let Err(refused) = self.place(at)?.remove(file, insists) {
-                    return Ok(Answer::say(&told(&refused)));
+                    return Ok(HelperAnswer::say(&told(&refused)));
                 }
             }
         }
         self.shown.remove(at);
-        Ok(Answer::default())
+        Ok(HelperAnswer::default())
     }
 
     /// Where a socket stands, but for that of a hand-over.

@@ -10,14 +10,14 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::net::listen;
 
 use super::file_request::{FileRequest, Folder, Spot, heard};
-use super::messages::Answer;
+use super::messages::HelperAnswer;
 use super::name::Name;
 use super::request::Request;
 use super::served_tests::Served;
 use crate::files::{Failed, FileRefusal, FileStep, clear};
 
 impl Served {
-    fn file(&self, request: FileRequest) -> std::io::Result<Answer> {
+    fn file(&self, request: FileRequest) -> std::io::Result<HelperAnswer> {
         self.ask(&Request::File(request), &[])
     }
 
@@ -113,8 +113,8 @@ fn a_request_about_files_is_the_same_at_the_other_end() {
         )
         .into(),
     ] {
-        let back =
-            heard(Answer::say(&super::file_request::told(&refused)).numbers).expect_err("refused");
+        let back = heard(HelperAnswer::say(&super::file_request::told(&refused)).numbers)
+            .expect_err("refused");
         assert_eq!(format!("{back:?}"), format!("{refused:?}"));
     }
 }
@@ -230,7 +230,7 @@ fn what_a_dead_process_left_goes_unless_the_folder_is_locked() {
     let (at, insists) = (spot(Folder::Control, "wg0"), true);
     let answer = helper.file(FileRequest::Lay { at, insists });
     answer
-        .and_then(Answer::one)
+        .and_then(HelperAnswer::one)
         .expect("it need not wait for ever");
     drop(handle);
     helper.bind(Folder::Control, "wg0");
@@ -270,7 +270,7 @@ fn a_file_of_peers_is_replaced_as_a_whole() {
     let ask = |request: fn(Name) -> FileRequest| helper.file(request(name("wg0")));
     assert!(ask(FileRequest::Recall).is_err(), "there is none");
     let write = |text: &[u8]| {
-        let file = ask(FileRequest::Remember).and_then(Answer::one);
+        let file = ask(FileRequest::Remember).and_then(HelperAnswer::one);
         let mut file = std::fs::File::from(file.expect("a file"));
         file.write_all(text).expect("written");
         assert_eq!(file.metadata().expect("known").mode() & 0o7777, 0o600);
@@ -282,7 +282,7 @@ fn a_file_of_peers_is_replaced_as_a_whole() {
     write(&vec![b'x'; 3 << 20]);
     assert!(ask(FileRequest::Keep).is_err(), "too long");
     let mut text = String::new();
-    let file = ask(FileRequest::Recall).and_then(Answer::one);
+    let file = ask(FileRequest::Recall).and_then(HelperAnswer::one);
     let mut file = std::fs::File::from(file.expect("a file"));
     file.read_to_string(&mut text).expect("read");
     assert_eq!(text, "one");
@@ -307,7 +307,9 @@ fn programs_and_interfaces_are_named() {
     let helper = Served::new();
     let (one, _other) = UnixStream::pair().expect("sockets");
     let peer = Request::File(FileRequest::Peer);
-    let process = helper.ask(&peer, &[one.as_fd()]).and_then(Answer::one);
+    let process = helper
+        .ask(&peer, &[one.as_fd()])
+        .and_then(HelperAnswer::one);
     process.expect("this one");
     let no_socket = std::fs::File::open("/dev/null").expect("a device");
     assert!(helper.ask(&peer, &[no_socket.as_fd()]).is_err());

@@ -13,7 +13,7 @@ use crate::files::private::{lay_private, remove_private};
 use crate::files::{self, Egg, Failed, FileRefusal, FileStep, Identity, Peers, SocketLocation};
 use crate::helper::client::{ask_helper, has};
 use crate::helper::file_request::{FileRequest, Folder, Spot, heard};
-use crate::helper::messages::{Answer, malformed};
+use crate::helper::messages::{HelperAnswer, malformed};
 use crate::helper::name::Name;
 use crate::helper::request::Request;
 
@@ -315,11 +315,11 @@ fn name_of(name: &str) -> io::Result<Name> {
     Name::try_from(name.as_bytes()).map_err(io::Error::other)
 }
 
-fn ask_for(request: FileRequest, fds: &[BorrowedFd<'_>]) -> Option<io::Result<Answer>> {
+fn ask_for(request: FileRequest, fds: &[BorrowedFd<'_>]) -> Option<io::Result<HelperAnswer>> {
     ask_helper(&Request::File(request), fds)
 }
 
 /// Of a process that has a helper.
-fn by_helper(request: FileRequest, fds: &[BorrowedFd<'_>]) -> io::Result<Answer> {
+fn by_helper(request: FileRequest, fds: &[BorrowedFd<'_>]) -> io::Result<HelperAnswer> {
     ask_for(request, fds).unwrap_or_else(|| Err(malformed()))
 }

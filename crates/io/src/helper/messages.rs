@@ -20,18 +20,18 @@ const ANSWER_HEADER: usize = 4 + 8 * NUMBERS;
 
 /// The answer to a request.
 #[derive(Debug, Default)]
-pub(super) struct Answer {
+pub(super) struct HelperAnswer {
     pub(super) fds: ArrayVec<OwnedFd, MAX_FDS>,
     pub(super) numbers: [u64; NUMBERS],
 }
 
-impl From<OwnedFd> for Answer {
+impl From<OwnedFd> for HelperAnswer {
     fn from(fd: OwnedFd) -> Self {
         Self::of([fd])
     }
 }
 
-impl Answer {
+impl HelperAnswer {
     pub(super) fn of(fds: impl IntoIterator<Item = OwnedFd>) -> Self {
         Self {
             fds: fds.into_iter().collect(),
@@ -72,7 +72,7 @@ pub(super) fn exchange(
     socket: &OwnedFd,
     request: &[u8],
     fds: &[BorrowedFd<'_>],
-) -> io::Result<Answer> {
+) -> io::Result<HelperAnswer> {
     let ended = || {
         io::Error::other(
             "the helper process, which has the rights for it, has ended: `adit upgrade` has a new process go on, with \
@@ -98,7 +98,7 @@ pub(super) fn exchange(
     let error = i32::from_le_bytes(header.first_chunk().copied().unwrap_or_default());
     let error = io::Error::from_raw_os_error(error);
     match (error.raw_os_error(), says) {
-        (Some(0), _) => Ok(Answer {
+        (Some(0), _) => Ok(HelperAnswer {
             fds: received.fds,
             numbers: std::array::from_fn(|at| number(4 + 8 * at)),
         }),
@@ -110,7 +110,7 @@ pub(super) fn exchange(
     }
 }
 
-pub(super) fn send_answer(socket: &OwnedFd, answer: &io::Result<Answer>) -> io::Result<()> {
+pub(super) fn send_answer(socket: &OwnedFd, answer: &io::Result<HelperAnswer>) -> io::Result<()> {
     let (error, numbers, says) = match answer {
         Ok(answer) => (0, answer.numbers, String::new()),
         Err(error) => match error.raw_os_error() {

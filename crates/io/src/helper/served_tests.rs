@@ -10,7 +10,7 @@ use adit_netlink::netns::Netns;
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, socketpair};
 
 use super::file_server::Folders;
-use super::messages::{Answer, exchange, send};
+use super::messages::{HelperAnswer, exchange, send};
 use super::name::Name;
 use super::request::{Queues, Request};
 use super::server::Server;
@@ -66,7 +66,11 @@ impl Served {
         }
     }
 
-    pub(super) fn exchange(&self, request: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<Answer> {
+    pub(super) fn exchange(
+        &self,
+        request: &[u8],
+        fds: &[BorrowedFd<'_>],
+    ) -> io::Result<HelperAnswer> {
         exchange(self.socket.as_ref().expect("it is open"), request, fds)
     }
 
@@ -76,13 +80,17 @@ impl Served {
         send(socket, &parts, fds, SendFlags::empty()).expect("it listens");
     }
 
-    pub(super) fn ask(&self, request: &Request, fds: &[BorrowedFd<'_>]) -> io::Result<Answer> {
+    pub(super) fn ask(
+        &self,
+        request: &Request,
+        fds: &[BorrowedFd<'_>],
+    ) -> io::Result<HelperAnswer> {
         self.exchange(&request.to_bytes(), fds)
     }
 
     pub(super) fn open(&self, name: &str) -> OwnedFd {
         let opened = self.ask(&named(name, Queues::One), &[]);
-        opened.and_then(Answer::one).expect("a device")
+        opened.and_then(HelperAnswer::one).expect("a device")
     }
 
     /// Closes this end, and waits for the other one.

@@ -14,7 +14,7 @@ use rustix::process::{Pid, getpid, getppid, setpriority_process};
 
 use crate::helper::PRIORITY;
 use crate::helper::file_server::{Files, Folders};
-use crate::helper::messages::{Answer, MAX_FDS, send_answer};
+use crate::helper::messages::{HelperAnswer, MAX_FDS, send_answer};
 use crate::helper::name::is_name;
 use crate::helper::request::{
     Change, MAX_REQUEST, NetlinkPurpose, Options, Queues, Request, UNANSWERED,
@@ -133,7 +133,7 @@ impl Request {
         &self,
         fds: &[BorrowedFd<'_>],
         named: Option<&[String]>,
-    ) -> io::Result<Answer> {
+    ) -> io::Result<HelperAnswer> {
         match (self, fds) {
             (Self::Open(name, queues), []) => {
                 let name = std::str::from_utf8(name).map_err(io::Error::other)?;
@@ -146,20 +146,20 @@ impl Request {
                     {
                         Err(io::Error::new(ErrorKind::ResourceBusy, EXISTS))
                     }
-                    attached => attached.map(Answer::from),
+                    attached => attached.map(HelperAnswer::from),
                 }
             }
             (Self::Queue, [tun]) => {
                 let attach = || attach(&attached(*tun)?.name(), Queues::Several, true);
-                namespace_of(*tun)?.run(attach)?.map(Answer::from)
+                namespace_of(*tun)?.run(attach)?.map(HelperAnswer::from)
             }
             (Self::Look, [tun]) => look(*tun),
             (Self::Link(change), [tun]) => {
                 let make = || change.make(&attached(*tun)?.name());
                 let flag = namespace_or_own(*tun)?.run(make)??;
-                Ok(Answer::say(&[flag.into()]))
+                Ok(HelperAnswer::say(&[flag.into()]))
             }
-            (Self::Arrivals, [tun]) => bpf::note_arrivals(*tun).map(Answer::from),
+            (Self::Arrivals, [tun]) => bpf::note_arrivals(*tun).map(HelperAnswer::from),
             (Self::Limit { least, several }, [tun]) => {
                 let attach = || {
                     let index = Netlink::open()?.link(&attached(*tun)?.name())?.index;
@@ -169,9 +169,11 @@ impl Request {
                 if *several {
                     egress::obey(*tun)?;
                 }
-                Ok(Answer::of(fds))
+                Ok(HelperAnswer::of(fds))
             }
-            (Self::Options(options), [socket]) => options.set(*socket).map(|()| Answer::default()),
+            (Self::Options(options), [socket]) => {
+                options.set(*socket).map(|()| HelperAnswer::default())
+            }
             (Self::Pair { port, mark, wants }, []) => {
                 let (v4, v6, port) = open::pair(*port, *mark, *wants)?;
                 let has = [&v4, &v6].map(|socket| match socket {
@@ -179,7 +181,7 @@ impl Request {
                     None => 0,
                 });
                 let fds = v4.into_iter().chain(v6).map(|socket| socket.fd);
-                Ok(Answer::of(fds).and(&[has[0] | has[1] << 3, port.into()]))
+                Ok(HelperAnswer::of(fds).and(&[has[0] | has[1] << 3, port.into()]))
             }
             (Self::Join { group, more, way }, [socket]) => {
                 let (sockets, was_shared) =
@@ -187,36 +189,36 @@ impl Request {
                 // All are alike.
                 let has = sockets.first().map_or(0, |socket| socket.has.to_bits());
                 let fds = sockets.into_iter().map(|socket| socket.fd);
-                Ok(Answer::of(fds).and(&[has.into(), was_shared.into()]))
+                Ok(HelperAnswer::of(fds).and(&[has.into(), was_shared.into()]))
             }
             (Self::Spread(over), [socket]) => {
-                os::steer(*socket, (*over).into()).map(|()| Answer::default())
+                os::steer(*socket, (*over).into()).map(|()| HelperAnswer::default())
             }
             (Self::Ignore(ignore), [socket]) => {
-                open::ignore_icmp(*socket, *ignore).map(|()| Answer::default())
+                open::ignore_icmp(*socket, *ignore).map(|()| HelperAnswer::default())
             }
-            (Self::Apart, [socket]) => open::apart(*socket).map(|()| Answer::default()),
-            (Self::Marked(mark), []) => Ok(Answer::of(open::marked(*mark))),
-            (Self::Home(kind), []) => kind.open().map(Answer::from),
+            (Self::Apart, [socket]) => open::apart(*socket).map(|()| HelperAnswer::default()),
+            (Self::Marked(mark), []) => Ok(HelperAnswer::of(open::marked(*mark))),
+            (Self::Home(kind), []) => kind.open().map(HelperAnswer::from),
             (Self::Segments(index), []) => {
                 let name = Netlink::open()?.link_by_index(*index)?.name;
                 let segments =
                     tx_udp_segmentation(&name).map_or(0, |segments| 1 + u64::from(segments));
-                Ok(Answer::say(&[segments]))
+                Ok(HelperAnswer::say(&[segments]))
             }
-            (Self::Table, []) => bpf::new_map(filter::TABLE).map(Answer::from),
+            (Self::Table, []) => bpf::new_map(filter::TABLE).map(HelperAnswer::from),
             (Self::Filter(factors), [socket, table]) => {
-                filter::attach(*socket, *table, *factors).map(Answer::from)
+                filter::attach(*socket, *table, *factors).map(HelperAnswer::from)
             }
             (Self::Clones, []) => {
                 let (uevents, log, clock) = CloneMonitor::open_fds()?;
                 let has = [&log, &clock].map(|fd| u64::from(fd.is_some()));
                 let fds = std::iter::once(uevents).chain(log).chain(clock);
-                Ok(Answer::of(fds).and(&has))
+                Ok(HelperAnswer::of(fds).and(&has))
             }
             (Self::Priority { thread, nice }, []) => {
                 setpriority_process(Some(*thread), (*nice).into())?;
-                Ok(Answer::default())
+                Ok(HelperAnswer::default())
             }
             (Self::Waits(thread), []) => {
                 let own = getppid().filter(|_| named.is_some());
@@ -251,7 +253,7 @@ fn namespace_or_own(tun: BorrowedFd<'_>) -> io::Result<Netns> {
 
 /// Device and inode of the namespace, and the link there: index, MTU and length of its queue, drops. It has
 /// no index where this process may not enter the namespace.
-fn look(tun: BorrowedFd<'_>) -> io::Result<Answer> {
+fn look(tun: BorrowedFd<'_>) -> io::Result<HelperAnswer> {
     // One that was deleted is nowhere.
     attached(tun)?;
     let netns = namespace_or_own(tun)?;
@@ -273,7 +275,7 @@ fn look(tun: BorrowedFd<'_>) -> io::Result<Answer> {
     };
     let [index, mtu, room] = [link.index, link.mtu, link.txqueuelen].map(u64::from);
     let numbers = [device, inode, index, mtu, room, link.tx_dropped];
-    Ok(Answer::say(&numbers))
+    Ok(HelperAnswer::say(&numbers))
 }
 
 fn is_tun(fd: BorrowedFd<'_>) -> bool {
