@@ -1,6 +1,6 @@
 //! What takes a right, and the process that does it for one that has none: the helper.
 //!
-//! 1. A function here makes a `Request`, with the descriptors that it is about.
+//! 1. A function here makes a `HelperRequest`, with the descriptors that it is about.
 //! 2. If this process has a helper ([`connect`]), the request is sent to it, and its answer brings
 //!    the descriptors that it opened. Otherwise this process does the work itself.
 //!
@@ -32,7 +32,7 @@ use rustix::process::{Pid, getpriority_process};
 use crate::helper::client::{ask, tell};
 use crate::helper::messages::{HelperAnswer, malformed};
 use crate::helper::name::Name;
-use crate::helper::request::Request;
+use crate::helper::request::HelperRequest;
 use crate::sys::os;
 use crate::udp::open::{Gear, Opened, Way};
 
@@ -45,11 +45,11 @@ pub use server::Server;
 pub(crate) fn open(name: &str, queues: Queues) -> io::Result<OwnedFd> {
     os::IfReq::new(name)?;
     let name = Name::try_from(name.as_bytes()).unwrap_or_default();
-    ask(Request::Open(name, queues), &[])?.one()
+    ask(HelperRequest::Open(name, queues), &[])?.one()
 }
 
 pub(crate) fn queue(tun: BorrowedFd<'_>) -> io::Result<OwnedFd> {
-    ask(Request::Queue, &[tun])?.one()
+    ask(HelperRequest::Queue, &[tun])?.one()
 }
 
 /// Where a TUN device is, and what it is there.
@@ -75,7 +75,7 @@ pub struct Placed {
 }
 
 pub(crate) fn look(tun: BorrowedFd<'_>) -> io::Result<TunLocation> {
-    let [device, inode, index, mtu, room, tx_dropped] = ask(Request::Look, &[tun])?.numbers;
+    let [device, inode, index, mtu, room, tx_dropped] = ask(HelperRequest::Look, &[tun])?.numbers;
     let number = |number| u32::try_from(number).map_err(|_| malformed());
     let placed = Placed {
         index: number(index)?,
@@ -89,7 +89,7 @@ pub(crate) fn look(tun: BorrowedFd<'_>) -> io::Result<TunLocation> {
 }
 
 fn home(kind: NetlinkPurpose) -> io::Result<OwnedFd> {
-    ask(Request::Home(kind), &[])?.one()
+    ask(HelperRequest::Home(kind), &[])?.one()
 }
 
 /// For questions in the process's own namespace.
@@ -112,7 +112,7 @@ pub fn monitor() -> io::Result<Monitor> {
 
 /// Whether the interface of this index segments UDP in hardware; `None` if it cannot be found out.
 pub fn segments(index: u32) -> Option<bool> {
-    match ask(Request::Segments(index), &[]).ok()?.numbers[0] {
+    match ask(HelperRequest::Segments(index), &[]).ok()?.numbers[0] {
         1 => Some(false),
         2 => Some(true),
         _ => None,
@@ -121,15 +121,15 @@ pub fn segments(index: u32) -> Option<bool> {
 
 /// For [`Change::NoQueue`]: whether the qdisc was changed.
 pub(crate) fn change(tun: BorrowedFd<'_>, change: Change) -> io::Result<bool> {
-    Ok(ask(Request::Link(change), &[tun])?.numbers[0] == 1)
+    Ok(ask(HelperRequest::Link(change), &[tun])?.numbers[0] == 1)
 }
 
 pub(crate) fn arrivals(tun: BorrowedFd<'_>) -> io::Result<OwnedFd> {
-    ask(Request::Arrivals, &[tun])?.one()
+    ask(HelperRequest::Arrivals, &[tun])?.one()
 }
 
 pub(crate) fn limit(tun: BorrowedFd<'_>, least: u32, several: bool) -> io::Result<[OwnedFd; 2]> {
-    ask(Request::Limit { least, several }, &[tun])?.all()
+    ask(HelperRequest::Limit { least, several }, &[tun])?.all()
 }
 
 /// Sets buffers, soon: no longer than the system allows, without a right for more.
@@ -139,7 +139,7 @@ pub(crate) fn set_buffers(socket: BorrowedFd<'_>, receive: u32, send: u32) -> io
         send,
         mark: None,
     };
-    tell(Request::Options(options), &[socket])
+    tell(HelperRequest::Options(options), &[socket])
 }
 
 /// Sets the mark of what a socket sends, for rules of routing and firewalls.
@@ -148,14 +148,14 @@ pub(crate) fn set_mark(socket: BorrowedFd<'_>, mark: u32) -> io::Result<()> {
         mark: Some(mark),
         ..Options::default()
     };
-    ask(Request::Options(options), &[socket]).map(drop)
+    ask(HelperRequest::Options(options), &[socket]).map(drop)
 }
 
 /// Sockets of both families that are bound, and their port.
 type Pair = (Option<Opened>, Option<Opened>, u16);
 
 pub(crate) fn pair(port: u16, mark: u32, wants: Gear) -> io::Result<Pair> {
-    let HelperAnswer { fds, numbers } = ask(Request::Pair { port, mark, wants }, &[])?;
+    let HelperAnswer { fds, numbers } = ask(HelperRequest::Pair { port, mark, wants }, &[])?;
     let mut fds = fds.into_iter();
     let [bits, port, ..] = numbers;
     let mut next = |bits: u64| {
@@ -176,7 +176,7 @@ pub(crate) fn join(
 ) -> io::Result<(Vec<Opened>, bool)> {
     let [group, more] =
         [group as usize, more].map(|number| u8::try_from(number).unwrap_or(u8::MAX));
-    let HelperAnswer { fds, numbers } = ask(Request::Join { group, more, way }, &[socket])?;
+    let HelperAnswer { fds, numbers } = ask(HelperRequest::Join { group, more, way }, &[socket])?;
     let has = Gear::of_bits((numbers[0] & 3) as u8).unwrap_or_default();
     let sockets = fds.into_iter().map(|fd| Opened { fd, has });
     Ok((sockets.collect(), numbers[1] == 1))
@@ -184,25 +184,25 @@ pub(crate) fn join(
 
 pub(crate) fn spread(socket: BorrowedFd<'_>, over: u32) -> io::Result<()> {
     let over = u8::try_from(over).unwrap_or(u8::MAX);
-    ask(Request::Spread(over), &[socket]).map(drop)
+    ask(HelperRequest::Spread(over), &[socket]).map(drop)
 }
 
 pub(crate) fn ignore_icmp(socket: BorrowedFd<'_>, ignore: bool) -> io::Result<()> {
-    ask(Request::Ignore(ignore), &[socket]).map(drop)
+    ask(HelperRequest::Ignore(ignore), &[socket]).map(drop)
 }
 
 pub(crate) fn apart(socket: BorrowedFd<'_>) -> io::Result<()> {
-    ask(Request::Apart, &[socket]).map(drop)
+    ask(HelperRequest::Apart, &[socket]).map(drop)
 }
 
 /// A UDP socket of each family whose packets have the mark; none without the right for it.
 pub fn marked(mark: u32) -> Vec<OwnedFd> {
-    let answer = ask(Request::Marked(mark), &[]);
+    let answer = ask(HelperRequest::Marked(mark), &[]);
     answer.map_or_else(|_| Vec::new(), |answer| answer.fds.into_iter().collect())
 }
 
 pub(crate) fn table() -> io::Result<OwnedFd> {
-    ask(Request::Table, &[])?.one()
+    ask(HelperRequest::Table, &[])?.one()
 }
 
 pub(crate) fn filter(
@@ -210,7 +210,7 @@ pub(crate) fn filter(
     table: BorrowedFd<'_>,
     factors: [u64; 2],
 ) -> io::Result<OwnedFd> {
-    ask(Request::Filter(factors), &[socket, table])?.one()
+    ask(HelperRequest::Filter(factors), &[socket, table])?.one()
 }
 
 /// Hears of clones of this machine, as [`CloneMonitor::open`] does.
@@ -219,7 +219,7 @@ pub(crate) fn filter(
 ///
 /// Those of [`CloneMonitor::open`].
 pub fn clones() -> io::Result<CloneMonitor> {
-    let HelperAnswer { fds, numbers } = ask(Request::Clones, &[])?;
+    let HelperAnswer { fds, numbers } = ask(HelperRequest::Clones, &[])?;
     let mut fds = fds.into_iter();
     let uevents = fds.next().ok_or_else(malformed)?;
     let mut next = |has: u64| (has == 1).then(|| fds.next()).flatten();
@@ -234,7 +234,9 @@ pub fn clones() -> io::Result<CloneMonitor> {
 /// Those of openat(2); a helper of another user than root may not see threads of others.
 pub fn waits() -> io::Result<File> {
     let thread = rustix::thread::gettid();
-    ask(Request::Waits(thread), &[])?.one().map(File::from)
+    ask(HelperRequest::Waits(thread), &[])?
+        .one()
+        .map(File::from)
 }
 
 /// The nice value of a thread that packets wait for. The kernel forwards packets before any process
@@ -248,7 +250,7 @@ pub const PRIORITY: i8 = -10;
 ///
 /// `PermissionDenied` without CAP_SYS_NICE, unless RLIMIT_NICE allows it.
 pub fn set_priority(thread: Pid, nice: i8) -> io::Result<()> {
-    ask(Request::Priority { thread, nice }, &[]).map(drop)
+    ask(HelperRequest::Priority { thread, nice }, &[]).map(drop)
 }
 
 /// The same, soon.
@@ -257,7 +259,7 @@ pub fn set_priority(thread: Pid, nice: i8) -> io::Result<()> {
 ///
 /// `WouldBlock` while the helper has too much to do.
 pub fn set_priority_soon(thread: Pid, nice: i8) -> io::Result<()> {
-    tell(Request::Priority { thread, nice }, &[])
+    tell(HelperRequest::Priority { thread, nice }, &[])
 }
 
 /// The priority of threads that packets wait for, which the calling thread has until this is dropped.

@@ -21,24 +21,24 @@ use crate::tun::egress::Egress;
 use crate::udp::open::{Gear, Way};
 use crate::{Offloads, TunQueue};
 
-fn named(name: &str, queues: Queues) -> Request {
+fn named(name: &str, queues: Queues) -> HelperRequest {
     let name = Name::try_from(name.as_bytes()).expect("short");
-    Request::Open(name, queues)
+    HelperRequest::Open(name, queues)
 }
 
-const FRAMES: Request = Request::Link(Change::FrameSize(30_000));
+const FRAMES: HelperRequest = HelperRequest::Link(Change::FrameSize(30_000));
 const BUFFERS: Options = Options {
     receive: 9 << 20,
     send: 8 << 20,
     mark: Some(7),
 };
-const FILTER: Request = Request::Filter([3, 5]);
-const LIMIT: Request = Request::Limit {
+const FILTER: HelperRequest = HelperRequest::Filter([3, 5]);
+const LIMIT: HelperRequest = HelperRequest::Limit {
     least: 40_000,
     several: false,
 };
 
-const PAIR: Request = Request::Pair {
+const PAIR: HelperRequest = HelperRequest::Pair {
     port: 443,
     mark: 7,
     wants: Gear {
@@ -46,7 +46,7 @@ const PAIR: Request = Request::Pair {
         gro: true,
     },
 };
-const JOIN: Request = Request::Join {
+const JOIN: HelperRequest = HelperRequest::Join {
     group: 2,
     more: 7,
     way: Way::RxQueue(Gear {
@@ -56,24 +56,24 @@ const JOIN: Request = Request::Join {
 };
 
 /// One of each kind, and more where their forms differ.
-fn all() -> Vec<Request> {
+fn all() -> Vec<HelperRequest> {
     vec![
         named("wg0", Queues::One),
         named("a-long-name.123", Queues::First),
         named("x", Queues::Several),
-        Request::Queue,
-        Request::Look,
+        HelperRequest::Queue,
+        HelperRequest::Look,
         FRAMES,
-        Request::Link(Change::Mtu(1420)),
-        Request::Link(Change::Quiet),
-        Request::Link(Change::NoQueue),
-        Request::Arrivals,
+        HelperRequest::Link(Change::Mtu(1420)),
+        HelperRequest::Link(Change::Quiet),
+        HelperRequest::Link(Change::NoQueue),
+        HelperRequest::Arrivals,
         LIMIT,
-        Request::Options(BUFFERS),
-        Request::Options(Options::default()),
+        HelperRequest::Options(BUFFERS),
+        HelperRequest::Options(Options::default()),
         PAIR,
         JOIN,
-        Request::Join {
+        HelperRequest::Join {
             group: 1,
             more: 1,
             way: Way::Beside {
@@ -81,24 +81,24 @@ fn all() -> Vec<Request> {
                 cut: Cut::RefusedPastIcmp,
             },
         },
-        Request::Spread(4),
-        Request::Ignore(true),
-        Request::Apart,
-        Request::Marked(7),
-        Request::Home(NetlinkPurpose::Monitor),
-        Request::Home(NetlinkPurpose::Netlink),
-        Request::Segments(1),
-        Request::Table,
+        HelperRequest::Spread(4),
+        HelperRequest::Ignore(true),
+        HelperRequest::Apart,
+        HelperRequest::Marked(7),
+        HelperRequest::Home(NetlinkPurpose::Monitor),
+        HelperRequest::Home(NetlinkPurpose::Netlink),
+        HelperRequest::Segments(1),
+        HelperRequest::Table,
         FILTER,
-        Request::Clones,
+        HelperRequest::Clones,
         priority(PRIORITY),
-        Request::Waits(rustix::thread::gettid()),
+        HelperRequest::Waits(rustix::thread::gettid()),
     ]
 }
 
-fn priority(nice: i8) -> Request {
+fn priority(nice: i8) -> HelperRequest {
     let thread = rustix::thread::gettid();
-    Request::Priority { thread, nice }
+    HelperRequest::Priority { thread, nice }
 }
 
 fn is_refused(answer: &io::Result<HelperAnswer>) -> bool {
@@ -109,7 +109,7 @@ fn is_refused(answer: &io::Result<HelperAnswer>) -> bool {
 #[test]
 fn a_request_is_the_same_at_the_other_end() {
     for request in all() {
-        assert_eq!(Request::parse(&request.to_bytes()), Some(request));
+        assert_eq!(HelperRequest::parse(&request.to_bytes()), Some(request));
     }
 }
 
@@ -117,7 +117,7 @@ proptest! {
     #[test]
     fn any_bytes_are_one_request_at_most(kind in 0..23_u8, rest in prop::collection::vec(0..4_u8, 0..20)) {
         let bytes = [&[kind], &rest[..]].concat();
-        if let Some(request) = Request::parse(&bytes) {
+        if let Some(request) = HelperRequest::parse(&bytes) {
             prop_assert_eq!(&request.to_bytes()[..], &bytes[..]);
         }
     }
@@ -133,7 +133,7 @@ fn bytes_that_are_no_request_are_refused() {
         let longer = [&bytes, &[0; 32][..]].concat();
         for other in [cut, &longer[..bytes.len() + 1], &longer] {
             // A name may be of any length up to 15 bytes; nothing at all is the end.
-            if other.is_empty() || Request::parse(other).is_some_and(|it| is_named(&it)) {
+            if other.is_empty() || HelperRequest::parse(other).is_some_and(|it| is_named(&it)) {
                 continue;
             }
             for fds in [&[][..], &[tun.as_fd()], &[tun.as_fd(), tun.as_fd()]] {
@@ -147,11 +147,13 @@ fn bytes_that_are_no_request_are_refused() {
         assert!(is_refused(&answer), "{kind}: {answer:?}");
     }
     // It answers the next one.
-    helper.ask(&Request::Look, &[tun.as_fd()]).expect("a place");
+    helper
+        .ask(&HelperRequest::Look, &[tun.as_fd()])
+        .expect("a place");
 }
 
-fn is_named(request: &Request) -> bool {
-    matches!(request, Request::Open(name, _) if is_name(name))
+fn is_named(request: &HelperRequest) -> bool {
+    matches!(request, HelperRequest::Open(name, _) if is_name(name))
 }
 
 #[test]
@@ -169,12 +171,12 @@ fn values_that_cannot_be_are_refused() {
         Change::Mtu(67),
         Change::Mtu(65_536),
     ] {
-        let answer = helper.ask(&Request::Link(change), &[tun.as_fd()]);
+        let answer = helper.ask(&HelperRequest::Link(change), &[tun.as_fd()]);
         assert!(is_refused(&answer), "{change:?}: {answer:?}");
     }
     for least in [0, MAX_BYTES + 1] {
         let several = false;
-        let answer = helper.ask(&Request::Limit { least, several }, &[tun.as_fd()]);
+        let answer = helper.ask(&HelperRequest::Limit { least, several }, &[tun.as_fd()]);
         assert!(is_refused(&answer), "{least}: {answer:?}");
     }
     for (receive, send) in [(MAX_BYTES + 1, 0), (0, u32::MAX)] {
@@ -184,7 +186,7 @@ fn values_that_cannot_be_are_refused() {
             send,
             mark,
         };
-        let answer = helper.ask(&Request::Options(options), &[socket.as_fd()]);
+        let answer = helper.ask(&HelperRequest::Options(options), &[socket.as_fd()]);
         assert!(is_refused(&answer), "{options:?}: {answer:?}");
     }
     let beside = Way::Beside {
@@ -199,18 +201,21 @@ fn values_that_cannot_be_are_refused() {
         (1, 9, rx_queue),
         (1, 2, beside),
     ] {
-        let join = Request::Join { group, more, way };
+        let join = HelperRequest::Join { group, more, way };
         let answer = helper.ask(&join, &[socket.as_fd()]);
         assert!(is_refused(&answer), "{join:?}: {answer:?}");
     }
     for over in [0, 9] {
-        let answer = helper.ask(&Request::Spread(over), &[socket.as_fd()]);
+        let answer = helper.ask(&HelperRequest::Spread(over), &[socket.as_fd()]);
         assert!(is_refused(&answer), "{over}: {answer:?}");
     }
     // Threads of others than the process that started the helper: this one, and none.
     for thread in [rustix::thread::gettid(), Pid::INIT] {
         let nice = PRIORITY;
-        for request in [Request::Priority { thread, nice }, Request::Waits(thread)] {
+        for request in [
+            HelperRequest::Priority { thread, nice },
+            HelperRequest::Waits(thread),
+        ] {
             let answer = helper.ask(&request, &[]);
             assert!(is_refused(&answer), "{request:?}: {answer:?}");
         }
@@ -224,7 +229,7 @@ fn values_that_cannot_be_are_refused() {
     }
     let thread = rustix::process::getppid().expect("this one was started");
     for nice in [-20, -11, -9, -1, 20] {
-        let answer = helper.ask(&Request::Priority { thread, nice }, &[]);
+        let answer = helper.ask(&HelperRequest::Priority { thread, nice }, &[]);
         assert!(is_refused(&answer), "{nice}: {answer:?}");
     }
 }
@@ -233,18 +238,21 @@ fn values_that_cannot_be_are_refused() {
 fn what_is_only_told_has_no_answer() {
     let helper = Served::new();
     let tun = helper.open("wg0");
-    let told = |request: &Request| {
+    let told = |request: &HelperRequest| {
         let mut bytes = request.to_bytes();
         bytes[0] |= UNANSWERED;
         bytes
     };
     for mtu in 1300..1400 {
-        helper.tell(&told(&Request::Link(Change::Mtu(mtu))), &[tun.as_fd()]);
+        helper.tell(
+            &told(&HelperRequest::Link(Change::Mtu(mtu))),
+            &[tun.as_fd()],
+        );
         // Refused, malformed, and with an answer otherwise.
-        helper.tell(&told(&Request::Spread(0)), &[tun.as_fd()]);
+        helper.tell(&told(&HelperRequest::Spread(0)), &[tun.as_fd()]);
         helper.tell(&[UNANSWERED | 99], &[tun.as_fd()]);
-        helper.tell(&told(&Request::Table), &[]);
-        let [_, _, _, now, _, _] = (helper.ask(&Request::Look, &[tun.as_fd()]))
+        helper.tell(&told(&HelperRequest::Table), &[]);
+        let [_, _, _, now, _, _] = (helper.ask(&HelperRequest::Look, &[tun.as_fd()]))
             .expect("a place")
             .numbers;
         assert_eq!(now, u64::from(mtu));
@@ -307,12 +315,16 @@ fn sockets_join_others_on_a_port() {
             assert_eq!((at, mark.expect("a mark")), (first, 7));
         }
         assert!(shares(socket));
-        for request in [Request::Spread(8), Request::Ignore(true), Request::Apart] {
+        for request in [
+            HelperRequest::Spread(8),
+            HelperRequest::Ignore(true),
+            HelperRequest::Apart,
+        ] {
             helper.ask(&request, &[socket.as_fd()]).expect("done");
         }
         assert!(!shares(socket));
         // One to send, which is of IPv6 in any case.
-        let join = Request::Join {
+        let join = HelperRequest::Join {
             group: 1,
             more: 1,
             way: Way::Beside {
@@ -325,7 +337,7 @@ fn sockets_join_others_on_a_port() {
         assert_eq!(sockopt::socket_domain(&beside), Ok(AddressFamily::INET6));
         assert_eq!(local_addr(&beside).expect("bound").port(), 443);
     }
-    let marked = helper.ask(&Request::Marked(9), &[]).expect("marked");
+    let marked = helper.ask(&HelperRequest::Marked(9), &[]).expect("marked");
     assert_eq!(marked.fds.len(), 2);
 }
 
@@ -336,7 +348,7 @@ fn the_helper_keeps_no_descriptor_after_its_answer() {
     for _ in 0..500 {
         let socket = UdpSocket::bind::<std::net::SocketAddr>(addr).expect("nobody has the port");
         addr = socket.local_addr().expect("an address");
-        let options = Request::Options(Options::default());
+        let options = HelperRequest::Options(Options::default());
         helper.ask(&options, &[socket.as_fd()]).expect("done");
     }
     for _ in 0..50 {
@@ -367,21 +379,21 @@ fn descriptors_of_another_kind_are_refused() {
     ];
     for request in all() {
         let wanted: &[BorrowedFd<'_>] = match request {
-            Request::Open(..)
-            | Request::Table
-            | Request::Clones
-            | Request::Priority { .. }
-            | Request::Waits(_)
-            | Request::Pair { .. }
-            | Request::Marked(_)
-            | Request::Home(_)
-            | Request::Segments(_) => &[],
-            Request::Options(_)
-            | Request::Join { .. }
-            | Request::Spread(_)
-            | Request::Ignore(_)
-            | Request::Apart => &[udp.as_fd()],
-            Request::Filter(_) => &[udp.as_fd(), tun.as_fd()],
+            HelperRequest::Open(..)
+            | HelperRequest::Table
+            | HelperRequest::Clones
+            | HelperRequest::Priority { .. }
+            | HelperRequest::Waits(_)
+            | HelperRequest::Pair { .. }
+            | HelperRequest::Marked(_)
+            | HelperRequest::Home(_)
+            | HelperRequest::Segments(_) => &[],
+            HelperRequest::Options(_)
+            | HelperRequest::Join { .. }
+            | HelperRequest::Spread(_)
+            | HelperRequest::Ignore(_)
+            | HelperRequest::Apart => &[udp.as_fd()],
+            HelperRequest::Filter(_) => &[udp.as_fd(), tun.as_fd()],
             _ => &[tun.as_fd()],
         };
         // One more, one less, others.
@@ -440,9 +452,9 @@ fn the_helper_opens_and_changes_a_device_that_moves() {
     at_home.set_link(index, &change).expect("moved");
     let ask = |request| helper.ask(&request, &[tun.as_fd()]).expect("done");
     let there = other.id().expect("found out");
-    let [device, inode, ..] = ask(Request::Look).numbers;
+    let [device, inode, ..] = ask(HelperRequest::Look).numbers;
     assert_eq!((device, inode), there);
-    ask(Request::Link(Change::Mtu(1300)));
+    ask(HelperRequest::Link(Change::Mtu(1300)));
     ask(FRAMES);
     let there = Netlink::open_in(&other).expect("a socket");
     let link = there.link("elsewhere").expect("it is there");
@@ -453,10 +465,10 @@ fn the_helper_opens_and_changes_a_device_that_moves() {
         ..LinkChange::default()
     };
     there.set_link(link.index, &up).expect("up");
-    assert!(ask(Request::Link(Change::NoQueue)).numbers[0] == 1);
-    assert_eq!(ask(Request::Link(Change::NoQueue)).numbers[0], 0);
-    ask(Request::Link(Change::Mtu(1310)));
-    let [_, _, found @ ..] = ask(Request::Look).numbers;
+    assert!(ask(HelperRequest::Link(Change::NoQueue)).numbers[0] == 1);
+    assert_eq!(ask(HelperRequest::Link(Change::NoQueue)).numbers[0], 0);
+    ask(HelperRequest::Link(Change::Mtu(1310)));
+    let [_, _, found @ ..] = ask(HelperRequest::Look).numbers;
     let link = there.link("elsewhere").expect("it is there");
     let expected = [link.index, 1310, link.txqueuelen, 0].map(u64::from);
     assert_eq!(found, expected);
@@ -472,15 +484,15 @@ fn the_helper_opens_queues_and_limits_them() {
         again.err().and_then(|error| error.raw_os_error()),
         Some(libc::EBUSY)
     );
-    let ask = |request: Request| helper.ask(&request, &[first.as_fd()]).expect("done");
-    let second = ask(Request::Queue).one().expect("a queue");
+    let ask = |request: HelperRequest| helper.ask(&request, &[first.as_fd()]).expect("done");
+    let second = ask(HelperRequest::Queue).one().expect("a queue");
     assert_eq!(attached(second.as_fd()).expect("attached").name(), "wg0");
     if !adit_has_bpf() {
         return;
     }
-    let arrivals = ask(Request::Arrivals).one().expect("a map");
+    let arrivals = ask(HelperRequest::Arrivals).one().expect("a map");
     bpf::LastArrival::of(&arrivals).expect("its numbers");
-    let limit = Request::Limit {
+    let limit = HelperRequest::Limit {
         least: 1 << 20,
         several: true,
     };
@@ -505,8 +517,8 @@ fn the_helper_sets_options_of_a_socket() {
     };
     let sockets = helper.netns.run(open).expect("the right to enter");
     for socket in &sockets {
-        let ask = |request: Request| helper.ask(&request, &[socket.as_fd()]).expect("done");
-        ask(Request::Options(BUFFERS));
+        let ask = |request: HelperRequest| helper.ask(&request, &[socket.as_fd()]).expect("done");
+        ask(HelperRequest::Options(BUFFERS));
         let mark = os::option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_MARK);
         assert_eq!(mark.expect("a mark"), 7);
         let [receive, send] = [
@@ -517,7 +529,9 @@ fn the_helper_sets_options_of_a_socket() {
         assert_eq!(receive.expect("a length"), 18 << 20);
         assert_eq!(send.expect("a length"), 16 << 20);
         if adit_has_bpf() {
-            let table = helper.ask(&Request::Table, &[]).and_then(HelperAnswer::one);
+            let table = helper
+                .ask(&HelperRequest::Table, &[])
+                .and_then(HelperAnswer::one);
             let table = table.expect("a map");
             let own = helper.ask(&FILTER, &[socket.as_fd(), table.as_fd()]);
             own.and_then(HelperAnswer::one).expect("a map");
@@ -527,7 +541,7 @@ fn the_helper_sets_options_of_a_socket() {
             assert!(refused.is_err(), "{refused:?}");
         }
     }
-    let clones = helper.ask(&Request::Clones, &[]).expect("what tells");
+    let clones = helper.ask(&HelperRequest::Clones, &[]).expect("what tells");
     assert!(!clones.fds.is_empty());
 }
 

@@ -9,7 +9,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::SendFlags;
 
 use crate::helper::messages::{HelperAnswer, exchange, send};
-use crate::helper::request::{Request, UNANSWERED};
+use crate::helper::request::{HelperRequest, UNANSWERED};
 
 static HELPER: OnceLock<Helper> = OnceLock::new();
 
@@ -54,7 +54,7 @@ pub(super) fn has(folder: usize, dir: &Path) -> Option<io::Result<()>> {
 }
 
 /// Has the helper do it, or does it in this process without one.
-pub(super) fn ask(request: Request, fds: &[BorrowedFd<'_>]) -> io::Result<HelperAnswer> {
+pub(super) fn ask(request: HelperRequest, fds: &[BorrowedFd<'_>]) -> io::Result<HelperAnswer> {
     ask_helper(&request, fds).unwrap_or_else(|| request.perform(fds, None))
 }
 
@@ -64,7 +64,7 @@ pub(super) fn ask(request: Request, fds: &[BorrowedFd<'_>]) -> io::Result<Helper
 /// # Errors
 ///
 /// `WouldBlock` while as much as fits waits for the helper.
-pub(super) fn tell(request: Request, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+pub(super) fn tell(request: HelperRequest, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
     let Some(helper) = HELPER.get() else {
         return request.perform(fds, None).map(drop);
     };
@@ -78,7 +78,7 @@ pub(super) fn tell(request: Request, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
 
 /// Has the helper do it; `None` without one.
 pub(super) fn ask_helper(
-    request: &Request,
+    request: &HelperRequest,
     fds: &[BorrowedFd<'_>],
 ) -> Option<io::Result<HelperAnswer>> {
     let helper = HELPER.get()?;

@@ -12,13 +12,13 @@ use rustix::net::listen;
 use super::file_request::{FileRequest, Folder, Spot, heard};
 use super::messages::HelperAnswer;
 use super::name::Name;
-use super::request::Request;
+use super::request::HelperRequest;
 use super::served_tests::Served;
 use crate::files::{Failed, FileRefusal, FileStep, clear};
 
 impl Served {
     fn file(&self, request: FileRequest) -> std::io::Result<HelperAnswer> {
-        self.ask(&Request::File(request), &[])
+        self.ask(&HelperRequest::File(request), &[])
     }
 
     fn lay(&self, folder: Folder, name: &str) -> Result<OwnedFd, FileRefusal> {
@@ -100,8 +100,8 @@ fn all() -> Vec<FileRequest> {
 
 #[test]
 fn a_request_about_files_is_the_same_at_the_other_end() {
-    for request in all().into_iter().map(Request::File) {
-        assert_eq!(Request::parse(&request.to_bytes()), Some(request));
+    for request in all().into_iter().map(HelperRequest::File) {
+        assert_eq!(HelperRequest::parse(&request.to_bytes()), Some(request));
     }
     for refused in [
         FileRefusal::Locked,
@@ -126,7 +126,7 @@ proptest! {
         rest in prop::collection::vec(0..4_u8, 0..20),
     ) {
         let bytes = [&[13, kind], &rest[..]].concat();
-        if let Some(request) = Request::parse(&bytes) {
+        if let Some(request) = HelperRequest::parse(&bytes) {
             prop_assert_eq!(&request.to_bytes()[..], &bytes[..]);
         }
     }
@@ -242,7 +242,7 @@ fn a_listener_is_adopted_where_its_own_file_stands() {
     let dir = helper.dir.join("control");
     let adopt = |name: &str, socket: &UnixListener| {
         let adopt = FileRequest::Adopt(spot(Folder::Control, name));
-        helper.ask(&Request::File(adopt), &[socket.as_fd()])
+        helper.ask(&HelperRequest::File(adopt), &[socket.as_fd()])
     };
     let bind = |path: &Path| UnixListener::bind(path).expect("a socket");
     let (own, other) = (bind(&dir.join("wg0.sock")), bind(&dir.join("wg1.sock")));
@@ -258,7 +258,7 @@ fn a_listener_is_adopted_where_its_own_file_stands() {
     helper.remove(Folder::Control, "wg0").expect("removed");
     assert!(is_refused(adopt("wg0", &own)), "its file is gone");
     let no_socket = std::fs::File::open("/dev/null").expect("a device");
-    let adopt = Request::File(FileRequest::Adopt(spot(Folder::Control, "wg1")));
+    let adopt = HelperRequest::File(FileRequest::Adopt(spot(Folder::Control, "wg1")));
     assert!(is_refused(helper.ask(&adopt, &[no_socket.as_fd()])));
 }
 
@@ -306,7 +306,7 @@ fn a_socket_for_upgrades_stands_in_a_folder_of_its_own() {
 fn programs_and_interfaces_are_named() {
     let helper = Served::new();
     let (one, _other) = UnixStream::pair().expect("sockets");
-    let peer = Request::File(FileRequest::Peer);
+    let peer = HelperRequest::File(FileRequest::Peer);
     let process = helper
         .ask(&peer, &[one.as_fd()])
         .and_then(HelperAnswer::one);

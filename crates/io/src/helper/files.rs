@@ -15,7 +15,7 @@ use crate::helper::client::{ask_helper, has};
 use crate::helper::file_request::{FileRequest, Folder, Spot, heard};
 use crate::helper::messages::{HelperAnswer, malformed};
 use crate::helper::name::Name;
-use crate::helper::request::Request;
+use crate::helper::request::HelperRequest;
 
 /// How long to wait for another process that is just binding or removing a socket in the same
 /// directory.
@@ -316,7 +316,7 @@ fn name_of(name: &str) -> io::Result<Name> {
 }
 
 fn ask_for(request: FileRequest, fds: &[BorrowedFd<'_>]) -> Option<io::Result<HelperAnswer>> {
-    ask_helper(&Request::File(request), fds)
+    ask_helper(&HelperRequest::File(request), fds)
 }
 
 /// Of a process that has a helper.

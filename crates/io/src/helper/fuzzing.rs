@@ -4,7 +4,7 @@ use std::os::fd::BorrowedFd;
 use std::path::Path;
 
 use crate::helper::file_server::{Files, Folders};
-use crate::helper::request::Request;
+use crate::helper::request::HelperRequest;
 
 /// A helper's requests, as far as they do something within its folders only.
 pub struct Requests(Files);
@@ -23,10 +23,10 @@ impl Requests {
     /// Takes a datagram. Returns `None` if it is no request, and otherwise as what it is sent and whether a
     /// helper does that, which it has done then if it is about files.
     pub fn take(&mut self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Option<(Vec<u8>, bool)> {
-        let request = Request::parse(bytes)?;
+        let request = HelperRequest::parse(bytes)?;
         let is_done = request.is_allowed(fds)
             && match &request {
-                Request::File(request) => self.0.perform(request, fds).is_ok(),
+                HelperRequest::File(request) => self.0.perform(request, fds).is_ok(),
                 _ => true,
             };
         Some((request.to_bytes().to_vec(), is_done))

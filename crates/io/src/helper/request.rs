@@ -16,7 +16,7 @@ pub(super) const UNANSWERED: u8 = 0x80;
 /// What takes a right. A TUN device is named by the descriptor of a queue, in whatever namespace it
 /// is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Request {
+pub(super) enum HelperRequest {
     /// A queue of the device of this name in the namespace of the process. It is made, unless it is
     /// one that the helper was started for and exists.
     Open(Name, Queues),
@@ -145,7 +145,7 @@ fn way_of(bits: u8) -> Option<Way> {
     })
 }
 
-impl Request {
+impl HelperRequest {
     pub(super) fn to_bytes(&self) -> ArrayVec<u8, MAX_REQUEST> {
         let mut bytes = ArrayVec::new();
         let mut add = |more: &[u8]| bytes.extend(more.iter().copied());

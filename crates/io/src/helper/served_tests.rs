@@ -12,7 +12,7 @@ use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, socketpair}
 use super::file_server::Folders;
 use super::messages::{HelperAnswer, exchange, send};
 use super::name::Name;
-use super::request::{Queues, Request};
+use super::request::{HelperRequest, Queues};
 use super::server::Server;
 
 /// A helper in a network namespace, and the other end of its socket.
@@ -82,7 +82,7 @@ impl Served {
 
     pub(super) fn ask(
         &self,
-        request: &Request,
+        request: &HelperRequest,
         fds: &[BorrowedFd<'_>],
     ) -> io::Result<HelperAnswer> {
         self.exchange(&request.to_bytes(), fds)
@@ -101,7 +101,7 @@ impl Served {
     }
 }
 
-fn named(name: &str, queues: Queues) -> Request {
+fn named(name: &str, queues: Queues) -> HelperRequest {
     let name = Name::try_from(name.as_bytes()).expect("short");
-    Request::Open(name, queues)
+    HelperRequest::Open(name, queues)
 }

@@ -17,7 +17,7 @@ use crate::helper::file_server::{Files, Folders};
 use crate::helper::messages::{HelperAnswer, MAX_FDS, send_answer};
 use crate::helper::name::is_name;
 use crate::helper::request::{
-    Change, MAX_REQUEST, NetlinkPurpose, Options, Queues, Request, UNANSWERED,
+    Change, HelperRequest, MAX_REQUEST, NetlinkPurpose, Options, Queues, UNANSWERED,
 };
 use crate::programs::{egress, filter};
 use crate::sys::bpf;
@@ -65,11 +65,11 @@ impl Server {
             }
             let is_answered = bytes[0] & UNANSWERED == 0;
             bytes[0] &= !UNANSWERED;
-            let request = Request::parse(&bytes[..received.len]).filter(|_| !received.is_cut);
+            let request = HelperRequest::parse(&bytes[..received.len]).filter(|_| !received.is_cut);
             let answer = {
                 let fds: ArrayVec<_, MAX_FDS> = received.fds.iter().map(AsFd::as_fd).collect();
                 match request.filter(|request| request.is_allowed(&fds)) {
-                    Some(Request::File(request)) => self.files.perform(&request, &fds),
+                    Some(HelperRequest::File(request)) => self.files.perform(&request, &fds),
                     Some(request) => request.perform(&fds, Some(&self.named)),
                     None => Err(Errno::INVAL.into()),
                 }
@@ -83,7 +83,7 @@ impl Server {
     }
 }
 
-impl Request {
+impl HelperRequest {
     /// Whether the helper does this: the values are possible, and the descriptors are what they have
     /// to be.
     pub(super) fn is_allowed(&self, fds: &[BorrowedFd<'_>]) -> bool {
