@@ -39,7 +39,7 @@ use crate::udp::open::{Gear, Opened, Way};
 pub use client::{connect, connection, has_ended};
 pub use file_request::Folder;
 pub use file_server::Folders;
-pub(crate) use request::{Change, NetlinkPurpose, Options, Queues};
+pub(crate) use request::{NetlinkPurpose, Options, Queues, TunChange};
 pub use server::Server;
 
 pub(crate) fn open(name: &str, queues: Queues) -> io::Result<OwnedFd> {
@@ -119,8 +119,8 @@ pub fn segments(index: u32) -> Option<bool> {
     }
 }
 
-/// For [`Change::NoQueue`]: whether the qdisc was changed.
-pub(crate) fn change(tun: BorrowedFd<'_>, change: Change) -> io::Result<bool> {
+/// For [`TunChange::NoQueue`]: whether the qdisc was changed.
+pub(crate) fn change(tun: BorrowedFd<'_>, change: TunChange) -> io::Result<bool> {
     Ok(ask(HelperRequest::Link(change), &[tun])?.numbers[0] == 1)
 }
 

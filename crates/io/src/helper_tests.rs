@@ -26,7 +26,7 @@ fn named(name: &str, queues: Queues) -> HelperRequest {
     HelperRequest::Open(name, queues)
 }
 
-const FRAMES: HelperRequest = HelperRequest::Link(Change::FrameSize(30_000));
+const FRAMES: HelperRequest = HelperRequest::Link(TunChange::FrameSize(30_000));
 const BUFFERS: Options = Options {
     receive: 9 << 20,
     send: 8 << 20,
@@ -64,9 +64,9 @@ fn all() -> Vec<HelperRequest> {
         HelperRequest::Queue,
         HelperRequest::Look,
         FRAMES,
-        HelperRequest::Link(Change::Mtu(1420)),
-        HelperRequest::Link(Change::Quiet),
-        HelperRequest::Link(Change::NoQueue),
+        HelperRequest::Link(TunChange::Mtu(1420)),
+        HelperRequest::Link(TunChange::Quiet),
+        HelperRequest::Link(TunChange::NoQueue),
         HelperRequest::Arrivals,
         LIMIT,
         HelperRequest::Options(BUFFERS),
@@ -166,10 +166,10 @@ fn values_that_cannot_be_are_refused() {
         assert!(is_refused(&answer), "{name:?}: {answer:?}");
     }
     for change in [
-        Change::FrameSize(0),
-        Change::FrameSize(65_537),
-        Change::Mtu(67),
-        Change::Mtu(65_536),
+        TunChange::FrameSize(0),
+        TunChange::FrameSize(65_537),
+        TunChange::Mtu(67),
+        TunChange::Mtu(65_536),
     ] {
         let answer = helper.ask(&HelperRequest::Link(change), &[tun.as_fd()]);
         assert!(is_refused(&answer), "{change:?}: {answer:?}");
@@ -245,7 +245,7 @@ fn what_is_only_told_has_no_answer() {
     };
     for mtu in 1300..1400 {
         helper.tell(
-            &told(&HelperRequest::Link(Change::Mtu(mtu))),
+            &told(&HelperRequest::Link(TunChange::Mtu(mtu))),
             &[tun.as_fd()],
         );
         // Refused, malformed, and with an answer otherwise.
@@ -454,7 +454,7 @@ fn the_helper_opens_and_changes_a_device_that_moves() {
     let there = other.id().expect("found out");
     let [device, inode, ..] = ask(HelperRequest::Look).numbers;
     assert_eq!((device, inode), there);
-    ask(HelperRequest::Link(Change::Mtu(1300)));
+    ask(HelperRequest::Link(TunChange::Mtu(1300)));
     ask(FRAMES);
     let there = Netlink::open_in(&other).expect("a socket");
     let link = there.link("elsewhere").expect("it is there");
@@ -465,9 +465,9 @@ fn the_helper_opens_and_changes_a_device_that_moves() {
         ..LinkChange::default()
     };
     there.set_link(link.index, &up).expect("up");
-    assert!(ask(HelperRequest::Link(Change::NoQueue)).numbers[0] == 1);
-    assert_eq!(ask(HelperRequest::Link(Change::NoQueue)).numbers[0], 0);
-    ask(HelperRequest::Link(Change::Mtu(1310)));
+    assert!(ask(HelperRequest::Link(TunChange::NoQueue)).numbers[0] == 1);
+    assert_eq!(ask(HelperRequest::Link(TunChange::NoQueue)).numbers[0], 0);
+    ask(HelperRequest::Link(TunChange::Mtu(1310)));
     let [_, _, found @ ..] = ask(HelperRequest::Look).numbers;
     let link = there.link("elsewhere").expect("it is there");
     let expected = [link.index, 1310, link.txqueuelen, 0].map(u64::from);

@@ -18,7 +18,7 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-use crate::helper::{self, Change, Queues, TunLocation};
+use crate::helper::{self, Queues, TunChange, TunLocation};
 use crate::sys::bpf::LastArrival;
 use crate::sys::os;
 use crate::sys::tun::{attached, context};
@@ -259,7 +259,7 @@ impl Tun {
     ///
     /// The kernel's, and those of entering the device's namespace.
     pub fn set_frame_size(&self, bytes: u32) -> io::Result<()> {
-        helper::change(self.fd.as_fd(), Change::FrameSize(bytes)).map(drop)
+        helper::change(self.fd.as_fd(), TunChange::FrameSize(bytes)).map(drop)
     }
 
     /// Sets the device's MTU.
@@ -268,7 +268,7 @@ impl Tun {
     ///
     /// The kernel's, and those of entering the device's namespace.
     pub fn set_mtu(&self, mtu: u32) -> io::Result<()> {
-        helper::change(self.fd.as_fd(), Change::Mtu(mtu)).map(drop)
+        helper::change(self.fd.as_fd(), TunChange::Mtu(mtu)).map(drop)
     }
 
     /// Has the device send nothing of its own accord: it gets no link-local address of IPv6.
@@ -277,7 +277,7 @@ impl Tun {
     ///
     /// The kernel's, as where there is no IPv6, and those of entering the device's namespace.
     pub fn set_quiet(&self) -> io::Result<()> {
-        helper::change(self.fd.as_fd(), Change::Quiet).map(drop)
+        helper::change(self.fd.as_fd(), TunChange::Quiet).map(drop)
     }
 
     /// Gives the device the qdisc `noqueue`, unless its qdisc was chosen by hand: true if it was
@@ -287,7 +287,7 @@ impl Tun {
     ///
     /// The kernel's, and those of entering the device's namespace.
     pub fn set_noqueue(&self) -> io::Result<bool> {
-        helper::change(self.fd.as_fd(), Change::NoQueue)
+        helper::change(self.fd.as_fd(), TunChange::NoQueue)
     }
 
     /// Limits the bytes that wait in the queue, where nobody else has queues and the kernel and this

@@ -25,7 +25,7 @@ pub(super) enum HelperRequest {
     /// Where a TUN device is, and what it is there.
     Look,
     /// Changes a TUN device.
-    Link(Change),
+    Link(TunChange),
     /// A program that notes what leaves through a TUN device: its map.
     Arrivals,
     /// A program that limits what waits in the queues of a TUN device: its map, and its place there.
@@ -85,7 +85,7 @@ pub(crate) enum NetlinkPurpose {
 
 /// A change of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Change {
+pub(crate) enum TunChange {
     /// `gso_max_size`
     FrameSize(u32),
     Mtu(u32),
@@ -158,10 +158,10 @@ impl HelperRequest {
             Self::Look => add(&[2]),
             Self::Link(change) => {
                 let (which, value) = match change {
-                    Change::FrameSize(size) => (0, *size),
-                    Change::Mtu(mtu) => (1, *mtu),
-                    Change::Quiet => (2, 0),
-                    Change::NoQueue => (3, 0),
+                    TunChange::FrameSize(size) => (0, *size),
+                    TunChange::Mtu(mtu) => (1, *mtu),
+                    TunChange::Quiet => (2, 0),
+                    TunChange::NoQueue => (3, 0),
                 };
                 add(&[4, which]);
                 add(&value.to_le_bytes());
@@ -231,10 +231,10 @@ impl HelperRequest {
             [1] => Self::Queue,
             [2] => Self::Look,
             [4, which, ref value @ ..] => Self::Link(match (which, number(value)?) {
-                (0, size) => Change::FrameSize(size),
-                (1, mtu) => Change::Mtu(mtu),
-                (2, 0) => Change::Quiet,
-                (3, 0) => Change::NoQueue,
+                (0, size) => TunChange::FrameSize(size),
+                (1, mtu) => TunChange::Mtu(mtu),
+                (2, 0) => TunChange::Quiet,
+                (3, 0) => TunChange::NoQueue,
                 _ => return None,
             }),
             [5] => Self::Arrivals,

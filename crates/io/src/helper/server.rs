@@ -17,7 +17,7 @@ use crate::helper::file_server::{Files, Folders};
 use crate::helper::messages::{HelperAnswer, MAX_FDS, send_answer};
 use crate::helper::name::is_name;
 use crate::helper::request::{
-    Change, HelperRequest, MAX_REQUEST, NetlinkPurpose, Options, Queues, UNANSWERED,
+    HelperRequest, MAX_REQUEST, NetlinkPurpose, Options, Queues, TunChange, UNANSWERED,
 };
 use crate::programs::{egress, filter};
 use crate::sys::bpf;
@@ -99,9 +99,9 @@ impl HelperRequest {
             (Self::Queue | Self::Look | Self::Arrivals, [tun]) => is_tun(*tun),
             (Self::Link(change), [tun]) => {
                 let is_possible = match change {
-                    Change::FrameSize(size) => (1..=1 << 16).contains(size),
-                    Change::Mtu(mtu) => (68..1 << 16).contains(mtu),
-                    Change::Quiet | Change::NoQueue => true,
+                    TunChange::FrameSize(size) => (1..=1 << 16).contains(size),
+                    TunChange::Mtu(mtu) => (68..1 << 16).contains(mtu),
+                    TunChange::Quiet | TunChange::NoQueue => true,
                 };
                 is_possible && is_tun(*tun)
             }
@@ -305,7 +305,7 @@ impl NetlinkPurpose {
     }
 }
 
-impl Change {
+impl TunChange {
     /// In the namespace of the calling thread.
     fn make(self, name: &str) -> io::Result<bool> {
         let netlink = Netlink::open()?;
