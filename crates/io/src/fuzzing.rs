@@ -25,7 +25,7 @@ pub struct Control {
 /// Decodes the control messages of a datagram.
 pub fn control(control: &[u8]) -> Control {
     let arrived = mmsg::decode_control(control);
-    let mmsg::Arrived {
+    let mmsg::MessageInfo {
         src: source,
         ecn,
         stride,

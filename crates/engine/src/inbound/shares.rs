@@ -105,8 +105,8 @@ pub(crate) struct Shares {
     share: Option<u64>,
     /// How many parts of what arrives are to be dropped.
     steps: u64,
-    peers: HashMap<Account, Arrived>,
-    /// Since when [`Arrived::now`] is counted, and work that was done and dropped since then.
+    peers: HashMap<Account, PeerWork>,
+    /// Since when [`PeerWork::now`] is counted, and work that was done and dropped since then.
     counted_from: Time,
     processed: u64,
     dropped: u64,
@@ -123,7 +123,7 @@ pub(crate) struct Shares {
 
 /// Work for a peer.
 #[derive(Default)]
-struct Arrived {
+struct PeerWork {
     /// In this interval, and in a part of one before it.
     now: u64,
     /// In the intervals before: less of them the longer they are past.
@@ -296,7 +296,7 @@ impl Shares {
         self.age(now);
         // 1. Peers that sent more than others for a while exceed their shares.
         let all: u64 = self.peers.values().map(|arrived| arrived.lately).sum();
-        let bulk = |arrived: &&Arrived| arrived.lately > all / BULK;
+        let bulk = |arrived: &&PeerWork| arrived.lately > all / BULK;
         let count = self.peers.values().filter(bulk).count() as u64;
         let sum: u64 = self
             .peers

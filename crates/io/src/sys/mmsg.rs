@@ -218,7 +218,7 @@ unsafe impl Sync for RecvHeaders {}
 
 /// The data that came with a message besides its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Arrived {
+pub(crate) struct MessageInfo {
     /// `None` if the kernel gave no address that we understand.
     pub(crate) addr: Option<SocketAddr>,
     pub(crate) src: Option<Source>,
@@ -287,7 +287,7 @@ impl RecvHeaders {
     }
 
     /// The arrival of message `index` of the last [`Self::receive`].
-    pub(crate) fn arrived(&self, index: usize) -> Arrived {
+    pub(crate) fn arrived(&self, index: usize) -> MessageInfo {
         let header = &self.headers[index];
         // Other C libraries say u32.
         #[allow(clippy::unnecessary_cast)]
@@ -450,8 +450,8 @@ pub(super) fn control_messages(mut control: &[u8]) -> impl Iterator<Item = (i32,
 }
 
 /// The content of a datagram's control messages.
-pub(crate) fn decode_control(control: &[u8]) -> Arrived {
-    let mut arrived = Arrived {
+pub(crate) fn decode_control(control: &[u8]) -> MessageInfo {
+    let mut arrived = MessageInfo {
         addr: None,
         src: None,
         ecn: 0,
