@@ -8,7 +8,7 @@ use adit_io::{Offloads, TunQueue};
 use adit_proto::Device;
 
 use crate::control::thread::{ControlMailbox, ControlThread};
-use crate::control::{Control, memory};
+use crate::control::{InterfaceControl, memory};
 use crate::host::platform::Platform;
 use crate::interface::Interface;
 use crate::shards::help::CpuLoad;
@@ -89,7 +89,7 @@ impl<T: TunQueue + 'static, H: Platform> Engine<T, H> {
     pub fn add(&self, tun: T, platform: H, offloads: Offloads) -> io::Result<Interface> {
         let device = Device::new(Box::new(random));
         let assignment = self.assign(&device, &platform, offloads)?;
-        let control = Control::new(device, platform, Arc::clone(&assignment.2))?;
+        let control = InterfaceControl::new(device, platform, Arc::clone(&assignment.2))?;
         self.start_one(tun, assignment, control, offloads)
     }
 
@@ -112,7 +112,7 @@ impl<T: TunQueue + 'static, H: Platform> Engine<T, H> {
         common.set_counters(state);
         common.queues.sockets.store(Arc::new(sockets));
         common.queues.set_paused(true);
-        let control = Control::take_over(device, platform, Arc::clone(&common), state)?;
+        let control = InterfaceControl::take_over(device, platform, Arc::clone(&common), state)?;
         self.start_one(tun, (shard, served, common), control, offloads)
     }
 
@@ -149,7 +149,7 @@ impl<T: TunQueue + 'static, H: Platform> Engine<T, H> {
         &self,
         tun: T,
         (shard, served, common): Assignment<T, H::Socket>,
-        control: Control<H>,
+        control: InterfaceControl<H>,
         offloads: Offloads,
     ) -> io::Result<Interface> {
         let queues = Arc::new(Queues::new(tun, Arc::clone(&common), offloads)?);

@@ -11,7 +11,7 @@ pub use crate::helper::fuzzing::Requests;
 
 /// The content of a datagram's control messages.
 #[derive(Clone, Copy, Debug)]
-pub struct Control {
+pub struct ControlContent {
     /// Our address that it was sent to.
     pub source: Option<Source>,
     /// The two ECN bits.
@@ -23,7 +23,7 @@ pub struct Control {
 }
 
 /// Decodes the control messages of a datagram.
-pub fn control(control: &[u8]) -> Control {
+pub fn control(control: &[u8]) -> ControlContent {
     let arrived = mmsg::decode_control(control);
     let mmsg::MessageInfo {
         src: source,
@@ -32,7 +32,7 @@ pub fn control(control: &[u8]) -> Control {
         dropped,
         ..
     } = arrived;
-    Control {
+    ControlContent {
         source,
         ecn,
         stride,

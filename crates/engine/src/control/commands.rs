@@ -6,7 +6,7 @@ use adit_proto::config::{DeviceChange, DeviceStatus, PublicKey};
 use adit_proto::{Allowance, Time};
 
 use crate::control::sockets::RELEASE_POLL;
-use crate::control::{Allowing, Control, Executing, Getting, Setting, memory};
+use crate::control::{Allowing, Executing, Getting, InterfaceControl, Setting, memory};
 use crate::host::platform::Platform;
 use crate::shared::error::CommandError;
 use crate::shared::mailbox::{Command, GivenAllowance, LookAnswer, OfControl};
@@ -17,7 +17,7 @@ const STATUS_BATCH: usize = 1024;
 /// Peers that are allowed something in a turn.
 const ALLOWED_AT_ONCE: usize = 1024;
 
-impl<H: Platform> Control<H> {
+impl<H: Platform> InterfaceControl<H> {
     /// Executes commands in their order, a bounded piece of one a turn: a change of half a million
     /// peers takes seconds, and handshakes, timers and other interfaces get their turns meanwhile.
     /// So `get` reports what was before a change, or what is after it.

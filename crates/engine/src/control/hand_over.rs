@@ -6,13 +6,13 @@ use std::sync::mpsc::SyncSender;
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 
-use crate::control::{Control, Executing, WAKER, take_some};
+use crate::control::{Executing, InterfaceControl, WAKER, take_some};
 use crate::hand_over::RECORDS;
 use crate::host::platform::Platform;
 use crate::shared::mailbox::{Command, Exported, Resume};
 use crate::thread::clock;
 
-impl<H: Platform> Control<H> {
+impl<H: Platform> InterfaceControl<H> {
     /// While another process has the interface, or still has it: nothing is sealed, and no timer
     /// runs. Questions are answered; a change is not made, because it would be lost.
     pub(super) fn pauses(&mut self) -> io::Result<bool> {

@@ -9,7 +9,7 @@ use adit_proto::wire::{DataHeader, INITIATION_LEN, RESPONSE_LEN, padded_len};
 use adit_proto::{Endpoint, HandshakeKind, Output, Peer, PeerEvent, Session, Time};
 use rustix::io::Errno;
 
-use crate::control::Control;
+use crate::control::InterfaceControl;
 use crate::control::probes::PROBES_WAITING;
 use crate::host::platform::Platform;
 use crate::shared::event::Event;
@@ -23,7 +23,7 @@ const HANDSHAKE_BATCH: usize = 32;
 /// Peers among which the one is looked for that an ICMP error is about.
 const PEERS_SEARCHED: usize = 10_000;
 
-impl<H: Platform> Control<H> {
+impl<H: Platform> InterfaceControl<H> {
     /// Handshake messages, a bounded number: timers and commands must not wait for a flood.
     pub(super) fn handshakes(&mut self) {
         for _ in 0..HANDSHAKE_BATCH {

@@ -56,7 +56,7 @@ const TIMER: u64 = 1;
 const HOST: u64 = 2;
 
 /// The control thread's state of one interface: the protocol and what connects it to the host.
-pub(crate) struct Control<H: Platform> {
+pub(crate) struct InterfaceControl<H: Platform> {
     device: Device,
     platform: H,
     common: Arc<Common<H::Socket>>,
@@ -107,7 +107,7 @@ pub(crate) struct Control<H: Platform> {
     _end_guard: EndGuard<H::Socket>,
 }
 
-impl<H: Platform> Control<H> {
+impl<H: Platform> InterfaceControl<H> {
     pub(crate) fn new(
         mut device: Device,
         mut platform: H,
@@ -394,7 +394,7 @@ fn take_some<T>(queue: &mut VecDeque<T>, count: usize) -> Vec<T> {
     queue.drain(..queue.len().min(count)).collect()
 }
 
-impl<H: Platform> Drop for Control<H> {
+impl<H: Platform> Drop for InterfaceControl<H> {
     fn drop(&mut self) {
         // After the end of the engine, its port is free.
         self.publish(Sockets::unbound());

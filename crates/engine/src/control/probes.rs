@@ -8,7 +8,7 @@ use adit_io::udp::IcmpKind;
 use adit_io::{Cut, SendReport, Transmit, UdpSocket};
 use adit_proto::{Endpoint, Peer, PeerEvent, Session, Time};
 
-use crate::control::Control;
+use crate::control::InterfaceControl;
 use crate::host::platform::Platform;
 use crate::outbound::train::OVERHEAD;
 use crate::shared::handles::ShardCommand;
@@ -26,7 +26,7 @@ pub(super) const PROBES_WAITING: usize = 100 * PROBES_BATCH;
 /// For how long ICMP is ignored at a time, at most: as long as Linux believes it by default.
 const ICMP_IGNORED: Duration = Duration::from_secs(600);
 
-impl<H: Platform> Control<H> {
+impl<H: Platform> InterfaceControl<H> {
     pub(super) fn path_found(&self, peer: &Peer, limit: Option<u16>, loses: bool) {
         let (key, log) = (peer.public_key(), |line: fmt::Arguments<'_>| {
             self.platform.log_verbose(line)

@@ -8,7 +8,7 @@ use adit_io::UdpSocket;
 use adit_proto::Time;
 use adit_proto::config::DeviceChange;
 
-use crate::control::Control;
+use crate::control::InterfaceControl;
 use crate::host::platform::{Platform, PlatformEvent};
 use crate::shared::error::CommandError;
 use crate::shared::handles::ShardCommand;
@@ -22,7 +22,7 @@ pub(super) const RELEASE_POLL: Duration = Duration::from_millis(1);
 /// How often to try to bind a port that is in use.
 pub(super) const REBIND: Duration = Duration::from_secs(1);
 
-impl<H: Platform> Control<H> {
+impl<H: Platform> InterfaceControl<H> {
     pub(super) fn count_filtered(&self) {
         for RxQueueSocket { socket, .. } in self.common.queues.sockets.load().all() {
             self.common.count_filtered(socket);

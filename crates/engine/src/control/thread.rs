@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 
-use crate::control::Control;
+use crate::control::InterfaceControl;
 use crate::host::platform::{EventSource, Platform};
 use crate::thread::arrivals::Arrivals;
 use crate::thread::contain::contain;
@@ -23,7 +23,7 @@ const MAX_TURNS: usize = 64;
 pub(crate) struct ControlMailbox<H: Platform> {
     waker: Waker,
     /// Interfaces that it is to control.
-    arrivals: Arrivals<Control<H>>,
+    arrivals: Arrivals<InterfaceControl<H>>,
     stopping: AtomicBool,
 }
 
@@ -37,7 +37,7 @@ impl<H: Platform> ControlMailbox<H> {
     }
 
     /// Leaves an interface for the thread.
-    pub(crate) fn post(&self, control: Control<H>) {
+    pub(crate) fn post(&self, control: InterfaceControl<H>) {
         self.arrivals.post(control);
         self.waker.wake();
     }
@@ -55,7 +55,7 @@ pub(crate) struct ControlThread<H: Platform> {
     mailbox: Arc<ControlMailbox<H>>,
     /// Readable when an interface is to have a turn.
     epoll: OwnedFd,
-    interfaces: HashMap<u32, Control<H>>,
+    interfaces: HashMap<u32, InterfaceControl<H>>,
     /// The numbers of those whose last turn ended before all was done.
     busy: Vec<u32>,
     /// Sources that several interfaces have in common, by their tokens.
@@ -189,7 +189,7 @@ impl<H: Platform> ControlThread<H> {
 }
 
 /// Lets go of an interface. What panicked may do so again here, and its other parts end nevertheless.
-fn end<H: Platform>(control: Control<H>) {
+fn end<H: Platform>(control: InterfaceControl<H>) {
     let _ = contain(|| {
         drop(control);
         Ok(())

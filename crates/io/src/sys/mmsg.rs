@@ -50,7 +50,7 @@ struct Name([u8; 28]);
 /// UDP_GRO, SO_RXQ_OVFL) and more.
 #[derive(Clone, Copy)]
 #[repr(C, align(8))]
-pub(super) struct Control<const N: usize>(pub(super) [u8; N]);
+pub(super) struct ControlBuffer<const N: usize>(pub(super) [u8; N]);
 
 /// `CMSG_SPACE` of PKTINFO for IPv6 (20 bytes), TCLASS (4) and UDP_SEGMENT (2).
 const SEND_CONTROL: usize = cmsg_space(20) + cmsg_space(4) + cmsg_space(2);
@@ -74,12 +74,12 @@ pub(crate) fn send(fd: BorrowedFd<'_>, messages: &[OutgoingMessage<'_>]) -> Resu
     let mut headers = [const { MaybeUninit::<libc::mmsghdr>::uninit() }; SEND_BATCH];
     let mut iovecs = [const { MaybeUninit::<libc::iovec>::uninit() }; SEND_BATCH];
     let mut names = [const { MaybeUninit::<Name>::uninit() }; SEND_BATCH];
-    let mut controls = [const { MaybeUninit::<Control<SEND_CONTROL>>::uninit() }; SEND_BATCH];
+    let mut controls = [const { MaybeUninit::<ControlBuffer<SEND_CONTROL>>::uninit() }; SEND_BATCH];
     let count = messages.len().min(SEND_BATCH);
     for (i, message) in messages.iter().take(SEND_BATCH).enumerate() {
         let (name, name_len) = encode_name(message.train.to.addr);
         let name = names[i].write(name);
-        let control = controls[i].write(Control([0; SEND_CONTROL]));
+        let control = controls[i].write(ControlBuffer([0; SEND_CONTROL]));
         let control_len = encode_control(message, &mut control.0);
         let iovec = iovecs[i].write(libc::iovec {
             iov_base: message.bytes.as_ptr().cast_mut().cast(),
@@ -206,7 +206,7 @@ pub(crate) struct RecvHeaders {
     headers: Vec<libc::mmsghdr>,
     iovecs: Vec<libc::iovec>,
     names: Vec<Name>,
-    controls: Vec<Control<RECV_CONTROL>>,
+    controls: Vec<ControlBuffer<RECV_CONTROL>>,
 }
 
 // SAFETY: the pointers in `headers` and `iovecs` are written anew by every `receive` and followed
@@ -246,7 +246,7 @@ impl RecvHeaders {
                 slots
             ],
             names: vec![Name([0; 28]); slots],
-            controls: vec![Control([0; RECV_CONTROL]); slots],
+            controls: vec![ControlBuffer([0; RECV_CONTROL]); slots],
         }
     }
 
@@ -326,7 +326,7 @@ pub(crate) fn receive_errors(
     mut each: impl FnMut(&QueuedError),
 ) -> Result<usize, Errno> {
     let mut names = [Name([0; 28]); ERROR_BATCH];
-    let mut controls = [Control([0; ERROR_CONTROL]); ERROR_BATCH];
+    let mut controls = [ControlBuffer([0; ERROR_CONTROL]); ERROR_BATCH];
     // SAFETY: mmsghdr consists of integers and pointers, for all of which zero is a value.
     let mut headers: [libc::mmsghdr; ERROR_BATCH] = unsafe { MaybeUninit::zeroed().assume_init() };
     for ((header, name), control) in headers.iter_mut().zip(&mut names).zip(&mut controls) {

@@ -9,7 +9,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use arrayvec::ArrayVec;
 use rustix::io::Errno;
 
-use crate::sys::mmsg::{Control, cmsg_space, control_messages, last_errno};
+use crate::sys::mmsg::{ControlBuffer, cmsg_space, control_messages, last_errno};
 
 /// Descriptors that come with a datagram, at most.
 pub(crate) const MAX_FDS: usize = 8;
@@ -26,7 +26,7 @@ pub(crate) struct Datagram {
 
 /// Waits for the next datagram.
 pub(crate) fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> Result<Datagram, Errno> {
-    let mut control = Control([0; CONTROL]);
+    let mut control = ControlBuffer([0; CONTROL]);
     let mut part = libc::iovec {
         iov_base: bytes.as_mut_ptr().cast(),
         iov_len: bytes.len(),
