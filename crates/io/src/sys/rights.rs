@@ -16,7 +16,7 @@ pub(crate) const MAX_FDS: usize = 8;
 const CONTROL: usize = cmsg_space(size_of::<libc::c_int>() * MAX_FDS);
 
 /// A datagram that came.
-pub(crate) struct Datagram {
+pub(crate) struct FdDatagram {
     /// Bytes; 0 at the end.
     pub(crate) len: usize,
     pub(crate) fds: ArrayVec<OwnedFd, MAX_FDS>,
@@ -25,7 +25,7 @@ pub(crate) struct Datagram {
 }
 
 /// Waits for the next datagram.
-pub(crate) fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> Result<Datagram, Errno> {
+pub(crate) fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> Result<FdDatagram, Errno> {
     let mut control = ControlBuffer([0; CONTROL]);
     let mut part = libc::iovec {
         iov_base: bytes.as_mut_ptr().cast(),
@@ -67,7 +67,7 @@ pub(crate) fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> Result<Datagr
         }
     }
     let cut = libc::MSG_TRUNC | libc::MSG_CTRUNC;
-    Ok(Datagram {
+    Ok(FdDatagram {
         len: header.msg_len as usize,
         fds,
         is_cut: header.msg_hdr.msg_flags & cut != 0,
