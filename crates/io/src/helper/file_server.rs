@@ -39,7 +39,7 @@ pub struct Folders {
 }
 
 /// The files of the process.
-pub(super) struct Files {
+pub(super) struct ProcessFiles {
     folders: Folders,
     /// Why a folder could not be made.
     missing: [Option<i32>; 2],
@@ -49,7 +49,7 @@ pub(super) struct Files {
     shown: HashMap<Spot, Identity>,
 }
 
-impl Files {
+impl ProcessFiles {
     /// Makes the folders, while this process may. From now on modes of files are as they are stated.
     pub(super) fn new(folders: Folders) -> Self {
         umask(Mode::empty());

@@ -3,16 +3,16 @@
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 
-use crate::helper::file_server::{Files, Folders};
+use crate::helper::file_server::{Folders, ProcessFiles};
 use crate::helper::request::HelperRequest;
 
 /// A helper's requests, as far as they do something within its folders only.
-pub struct Requests(Files);
+pub struct Requests(ProcessFiles);
 
 impl Requests {
     /// Requests to a helper with folders for sockets below `dir`, which it makes.
     pub fn new(dir: &Path) -> Self {
-        Self(Files::new(Folders {
+        Self(ProcessFiles::new(Folders {
             control: dir.join("control"),
             status: dir.join("status"),
             are_removed: true,

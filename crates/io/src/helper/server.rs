@@ -13,7 +13,7 @@ use rustix::net::{AddressFamily, SocketType, ipproto, sockopt};
 use rustix::process::{Pid, getpid, getppid, setpriority_process};
 
 use crate::helper::PRIORITY;
-use crate::helper::file_server::{Files, Folders};
+use crate::helper::file_server::{Folders, ProcessFiles};
 use crate::helper::messages::{HelperAnswer, MAX_FDS, send_answer};
 use crate::helper::name::is_name;
 use crate::helper::request::{
@@ -39,7 +39,7 @@ const EXISTS: &str = "it exists already, and this process was not started for it
 /// The server of a helper.
 pub struct Server {
     named: Vec<String>,
-    files: Files,
+    files: ProcessFiles,
 }
 
 impl Server {
@@ -47,7 +47,7 @@ impl Server {
     /// the user has made perhaps, are opened if they exist; others have to be new. The folders are made,
     /// and files that this process makes have the modes that are stated, without its umask.
     pub fn new(named: Vec<String>, folders: Folders) -> Self {
-        let files = Files::new(folders);
+        let files = ProcessFiles::new(folders);
         Self { named, files }
     }
 
