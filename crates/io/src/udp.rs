@@ -37,7 +37,7 @@ pub(crate) mod tests;
 
 pub use crate::transmit::UdpState;
 use crate::udp::room::SOCKET_BUFFER;
-use filter::{Filter, Table};
+use filter::{SocketFilter, Table};
 use gso_fallbacks::GsoFallbacks;
 pub use icmp::{IcmpError, IcmpKind};
 use icmp::{IcmpErrors, past_errors};
@@ -68,7 +68,7 @@ pub struct Udp {
     /// Messages that found the receive buffer full: the lower 32 bits.
     dropped: AtomicU32,
     /// What it drops, and where datagrams arrive, if the kernel lets us have that.
-    filter: RwLock<Option<Arc<Filter>>>,
+    filter: RwLock<Option<Arc<SocketFilter>>>,
     /// Others receive on its port, too: where the last one arrived says little.
     is_shared: bool,
     /// Over how many sockets data is spread that arrives at the port; 0 is 1.

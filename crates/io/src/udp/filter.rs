@@ -114,7 +114,7 @@ impl InUse for Table {
 
 /// The program of a socket. It lives as long as the socket, or until it gets another one.
 #[derive(Debug)]
-pub(super) struct Filter {
+pub(super) struct SocketFilter {
     numbers: SharedMap,
     pub(super) table: Arc<Table>,
     /// Of the table, for programs of further sockets.
@@ -127,7 +127,7 @@ pub(super) struct Filter {
     presumed: AtomicU64,
 }
 
-impl Filter {
+impl SocketFilter {
     /// Gives a socket a program. Needs Linux 5.8 and CAP_BPF.
     ///
     /// A socket with a program has the kernel verify the checksum of a datagram before it queues it,

@@ -15,7 +15,7 @@ use crate::helper;
 use crate::sys::os::local_addr;
 use crate::transmit::UdpState;
 use crate::udp::Udp;
-use crate::udp::filter::{Filter, Table};
+use crate::udp::filter::{SocketFilter, Table};
 use crate::udp::open::{Gear, Opened, Way};
 
 impl Udp {
@@ -75,7 +75,7 @@ impl Udp {
     }
 
     pub(super) fn set_filter(&self, (table, map): &(Arc<Table>, Arc<OwnedFd>)) {
-        if let Ok(filter) = Filter::of(self.fd(), Arc::clone(table), map) {
+        if let Ok(filter) = SocketFilter::of(self.fd(), Arc::clone(table), map) {
             let mut place = self.filter.write().unwrap_or_else(PoisonError::into_inner);
             // What the one before has dropped goes on to count as dropped.
             let before = place.replace(Arc::new(filter));
@@ -85,7 +85,7 @@ impl Udp {
         }
     }
 
-    pub(super) fn filter(&self) -> Option<Arc<Filter>> {
+    pub(super) fn filter(&self) -> Option<Arc<SocketFilter>> {
         let filter = self.filter.read().unwrap_or_else(PoisonError::into_inner);
         filter.clone()
     }
