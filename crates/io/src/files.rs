@@ -28,7 +28,7 @@ use rustix::process::{Gid, Pid, PidfdFlags, pidfd_open};
 use crate::sys::os;
 
 /// Device and inode: they differ when another file has taken the place of this one.
-pub type Identity = (u64, u64);
+pub type FileIdentity = (u64, u64);
 
 /// What is done when it fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,14 +109,14 @@ impl SocketLocation {
     }
 
     /// Whether the socket is the one that was put there.
-    pub(crate) fn has(&self, file: Identity) -> bool {
+    pub(crate) fn has(&self, file: FileIdentity) -> bool {
         identity(&self.path()).is_ok_and(|found| found == file)
     }
 
     /// Removes the socket, if it is still the one that was put there, and the file beside it. Another
     /// process may have the folder locked; with `insists`, that does not count: every user may open the
     /// folder, and keep it locked, and is to keep no interface up or down.
-    pub(crate) fn remove(&self, file: Identity, insists: bool) -> Result<(), FileRefusal> {
+    pub(crate) fn remove(&self, file: FileIdentity, insists: bool) -> Result<(), FileRefusal> {
         let _lock = match lock(&self.dir) {
             Err(FileRefusal::Locked) if !insists => return Err(FileRefusal::Locked),
             lock => lock.ok(),
@@ -166,7 +166,7 @@ pub(crate) struct Egg {
 
 impl Egg {
     /// Moves the socket to its place.
-    pub(crate) fn hatch(self) -> io::Result<Identity> {
+    pub(crate) fn hatch(self) -> io::Result<FileIdentity> {
         let file = identity(&self.at)?;
         renameat(CWD, &self.at, CWD, &self.to)?;
         Ok(file)
@@ -277,7 +277,7 @@ fn stream(flags: SocketFlags) -> rustix::io::Result<OwnedFd> {
 /// # Errors
 ///
 /// The file is not there, or a directory on the way to it may not be searched.
-pub fn identity(path: &Path) -> io::Result<Identity> {
+pub fn identity(path: &Path) -> io::Result<FileIdentity> {
     let found = statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW)?;
     Ok((found.st_dev, found.st_ino))
 }

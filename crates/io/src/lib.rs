@@ -22,7 +22,7 @@ pub mod udp;
 
 pub use batch::{Received, RecvBatch};
 pub use files::private::{DIR as UPGRADE_DIR, remove_dead, sockets};
-pub use files::{Failed, FileStep, Identity, identity, make_dir};
+pub use files::{Failed, FileIdentity, FileStep, identity, make_dir};
 pub use frames::{BatchFrame, FrameBatch, MAX_FRAME};
 pub use offloads::{Offloads, UnknownOffload};
 pub use sys::os::{

@@ -27,7 +27,7 @@ use crate::{Tai64N, Time};
 const CONSTRUCTION: &[u8] = b"Noise_IKpsk2_25519_ChaChaPoly_BLAKE2s";
 const IDENTIFIER: &[u8] = b"WireGuard v1 zx2c4 Jason@zx2c4.com";
 
-/// Our static session.
+/// Our static key pair.
 pub(crate) struct Identity {
     pub(crate) secret: Secret,
     pub(crate) public: PublicKey,

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use adit_io::helper::{Folder, files};
-use adit_io::{Failed, FileStep, Identity, identity};
+use adit_io::{Failed, FileIdentity, FileStep, identity};
 use rustix::net::{self, sockopt::Timeout};
 
 /// Connections that wait to be accepted. Those beyond wait in connect(2), so that one that comes
@@ -85,7 +85,7 @@ pub(crate) struct Bound {
     dir: PathBuf,
     name: String,
     /// The socket file. `None` once it was handed to another process.
-    file: Option<Identity>,
+    file: Option<FileIdentity>,
     /// The removal was noticed.
     is_missed: bool,
 }
@@ -216,7 +216,7 @@ impl Bound {
         listener: OwnedFd,
         folder: Folder,
         (dir, name): (&Path, &str),
-        file: Identity,
+        file: FileIdentity,
     ) -> io::Result<Self> {
         let listener = UnixListener::from(listener);
         // From here on it is removed when something fails.

@@ -15,7 +15,7 @@ use rustix::process::{getppid, umask};
 
 use crate::files::private::{self, lay_private, remove_private};
 use crate::files::{
-    self, Egg, Failed, FileRefusal, FileStep, Identity, Peers, SocketLocation, make_dir,
+    self, Egg, Failed, FileIdentity, FileRefusal, FileStep, Peers, SocketLocation, make_dir,
     remove_empty,
 };
 use crate::helper::file_request::{FileRequest, Folder, Spot, told};
@@ -46,7 +46,7 @@ pub(super) struct ProcessFiles {
     /// A socket that does not listen yet.
     egg: Option<(Spot, Egg)>,
     /// Sockets in their places.
-    shown: HashMap<Spot, Identity>,
+    shown: HashMap<Spot, FileIdentity>,
 }
 
 impl ProcessFiles {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use adit_netlink::Netlink;
 
 use crate::files::private::{lay_private, remove_private};
-use crate::files::{self, Egg, Failed, FileRefusal, FileStep, Identity, Peers, SocketLocation};
+use crate::files::{self, Egg, Failed, FileIdentity, FileRefusal, FileStep, Peers, SocketLocation};
 use crate::helper::client::{ask_helper, has};
 use crate::helper::file_request::{FileRequest, Folder, Spot, heard};
 use crate::helper::messages::{HelperAnswer, malformed};
@@ -49,7 +49,7 @@ impl Laid {
     /// # Errors
     ///
     /// Those of rename(2).
-    pub fn show(self) -> io::Result<(OwnedFd, Identity)> {
+    pub fn show(self) -> io::Result<(OwnedFd, FileIdentity)> {
         let file = match self.by {
             By::Helper(_turn) => {
                 let answer = ask_for(FileRequest::Show, &[]).unwrap_or_else(|| Err(malformed()));
@@ -143,7 +143,7 @@ pub fn adopt(
     dir: &Path,
     name: &str,
     listener: BorrowedFd<'_>,
-) -> io::Result<Identity> {
+) -> io::Result<FileIdentity> {
     let Some(known) = has(folder as usize, dir) else {
         let place = place(folder, dir, name);
         let file = files::identity(&place.path())?;
@@ -158,7 +158,7 @@ pub fn adopt(
 
 /// Removes a socket that was shown or adopted here, and the file beside it, if it still is the one in
 /// its place. Returns when it is gone.
-pub fn remove(folder: Folder, dir: &Path, name: &str, file: Identity) {
+pub fn remove(folder: Folder, dir: &Path, name: &str, file: FileIdentity) {
     let _ = match (has(folder as usize, dir), spot(folder, name)) {
         (None, _) => {
             let place = place(folder, dir, name);
