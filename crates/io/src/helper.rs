@@ -31,7 +31,7 @@ use rustix::process::{Pid, getpriority_process};
 
 use crate::helper::client::{ask, tell};
 use crate::helper::messages::{HelperAnswer, malformed};
-use crate::helper::name::Name;
+use crate::helper::name::InterfaceName;
 use crate::helper::request::HelperRequest;
 use crate::sys::os;
 use crate::udp::open::{Gear, Opened, Way};
@@ -44,7 +44,7 @@ pub use server::Server;
 
 pub(crate) fn open(name: &str, queues: Queues) -> io::Result<OwnedFd> {
     os::IfReq::new(name)?;
-    let name = Name::try_from(name.as_bytes()).unwrap_or_default();
+    let name = InterfaceName::try_from(name.as_bytes()).unwrap_or_default();
     ask(HelperRequest::Open(name, queues), &[])?.one()
 }
 

@@ -22,7 +22,7 @@ use crate::udp::open::{Gear, Way};
 use crate::{Offloads, TunQueue};
 
 fn named(name: &str, queues: Queues) -> HelperRequest {
-    let name = Name::try_from(name.as_bytes()).expect("short");
+    let name = InterfaceName::try_from(name.as_bytes()).expect("short");
     HelperRequest::Open(name, queues)
 }
 

@@ -6,7 +6,7 @@ use arrayvec::ArrayVec;
 
 use crate::files::{Failed, FileRefusal, FileStep};
 use crate::helper::messages::NUMBERS;
-use crate::helper::name::Name;
+use crate::helper::name::InterfaceName;
 
 /// A request about a file. Interfaces are named; the helper makes paths of that.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,23 +22,23 @@ pub(super) enum FileRequest {
     /// Takes a socket that another process bound, and whose file stands in its place.
     Adopt(Spot),
     /// Has an inotify descriptor tell of changes of the control socket of this name.
-    Watch(Name),
+    Watch(InterfaceName),
     /// Removes a socket that was shown or adopted, if it still is the one in its place.
     Remove { at: Spot, insists: bool },
     /// Opens the file that says where the peers of an interface were, to read.
-    Recall(Name),
+    Recall(InterfaceName),
     /// A new file of that kind, to write.
-    Remember(Name),
+    Remember(InterfaceName),
     /// Puts the new one in the place of the last one.
-    Keep(Name),
+    Keep(InterfaceName),
     /// Removes it.
-    Forget(Name),
+    Forget(InterfaceName),
     /// Removes the folders, if they are the process's own and empty.
     Leave,
     /// The name of the program that a process runs, and the user behind it.
     Caller(i32),
     /// The index of the interface of this name.
-    Index(Name),
+    Index(InterfaceName),
     /// A handle of the process at the other end of a UNIX socket.
     Peer,
 }
@@ -48,7 +48,7 @@ pub(super) enum FileRequest {
 pub(super) struct Spot {
     pub(super) folder: Folder,
     /// Nothing in [`Folder::Upgrade`].
-    pub(super) name: Name,
+    pub(super) name: InterfaceName,
 }
 
 /// A folder of the process.
@@ -72,7 +72,7 @@ impl Spot {
         let (folder, name) = bytes.split_first()?;
         let all = [Folder::Control, Folder::Status, Folder::Upgrade];
         let folder = *all.get(usize::from(*folder))?;
-        let name = Name::try_from(name).ok()?;
+        let name = InterfaceName::try_from(name).ok()?;
         let is_whole = name.is_empty() == (folder == Folder::Upgrade);
         is_whole.then_some(Self { folder, name })
     }
@@ -118,7 +118,7 @@ impl FileRequest {
             let insists = [false, true].get(usize::from(*insists)).copied()?;
             Some((Spot::parse(at)?, insists))
         };
-        let name = || Name::try_from(rest).ok();
+        let name = || InterfaceName::try_from(rest).ok();
         Some(match (number, rest) {
             (0, _) => {
                 let (at, insists) = flagged()?;

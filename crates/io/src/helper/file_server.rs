@@ -20,7 +20,7 @@ use crate::files::{
 };
 use crate::helper::file_request::{FileRequest, Folder, Spot, told};
 use crate::helper::messages::HelperAnswer;
-use crate::helper::name::{Name, is_file_name};
+use crate::helper::name::{InterfaceName, is_file_name};
 
 /// Sockets of the process: two for each of 4,096 interfaces, and that of a hand-over.
 const MAX_SOCKETS: usize = 2 * 4096 + 1;
@@ -159,7 +159,7 @@ impl ProcessFiles {
         Ok(HelperAnswer::say(&[file.0, file.1]))
     }
 
-    fn watch(&self, name: &Name, inotify: BorrowedFd<'_>) -> io::Result<HelperAnswer> {
+    fn watch(&self, name: &InterfaceName, inotify: BorrowedFd<'_>) -> io::Result<HelperAnswer> {
         let at = Spot {
             folder: Folder::Control,
             name: name.clone(),
@@ -208,7 +208,7 @@ impl ProcessFiles {
     }
 
     /// The file of an interface that has a socket.
-    fn peers(&self, name: &Name) -> io::Result<Peers> {
+    fn peers(&self, name: &InterfaceName) -> io::Result<Peers> {
         let has = |folder| {
             let name = name.clone();
             self.shown.contains_key(&Spot { folder, name })
@@ -225,7 +225,7 @@ fn parent() -> io::Result<i32> {
     Ok(getppid().ok_or(Errno::SRCH)?.as_raw_pid())
 }
 
-fn text(name: &Name) -> io::Result<&str> {
+fn text(name: &InterfaceName) -> io::Result<&str> {
     let good = is_file_name(name).then(|| std::str::from_utf8(name).ok());
     good.flatten().ok_or_else(|| Errno::INVAL.into())
 }

@@ -11,7 +11,7 @@ use rustix::net::listen;
 
 use super::file_request::{FileRequest, Folder, Spot, heard};
 use super::messages::HelperAnswer;
-use super::name::Name;
+use super::name::InterfaceName;
 use super::request::HelperRequest;
 use super::served_tests::Served;
 use crate::files::{Failed, FileRefusal, FileStep, clear};
@@ -53,8 +53,8 @@ impl Served {
     }
 }
 
-fn name(text: &str) -> Name {
-    Name::try_from(text.as_bytes()).expect("short")
+fn name(text: &str) -> InterfaceName {
+    InterfaceName::try_from(text.as_bytes()).expect("short")
 }
 
 fn spot(folder: Folder, text: &str) -> Spot {
@@ -267,7 +267,7 @@ fn a_file_of_peers_is_replaced_as_a_whole() {
     use std::io::{Read, Write};
     let helper = Served::new();
     let _socket = helper.bind(Folder::Status, "wg0");
-    let ask = |request: fn(Name) -> FileRequest| helper.file(request(name("wg0")));
+    let ask = |request: fn(InterfaceName) -> FileRequest| helper.file(request(name("wg0")));
     assert!(ask(FileRequest::Recall).is_err(), "there is none");
     let write = |text: &[u8]| {
         let file = ask(FileRequest::Remember).and_then(HelperAnswer::one);

@@ -14,7 +14,7 @@ use crate::files::{self, Egg, Failed, FileIdentity, FileRefusal, FileStep, Peers
 use crate::helper::client::{ask_helper, has};
 use crate::helper::file_request::{FileRequest, Folder, Spot, heard};
 use crate::helper::messages::{HelperAnswer, malformed};
-use crate::helper::name::Name;
+use crate::helper::name::InterfaceName;
 use crate::helper::request::HelperRequest;
 
 /// How long to wait for another process that is just binding or removing a socket in the same
@@ -311,8 +311,8 @@ fn spot(folder: Folder, name: &str) -> io::Result<Spot> {
     Ok(Spot { folder, name })
 }
 
-fn name_of(name: &str) -> io::Result<Name> {
-    Name::try_from(name.as_bytes()).map_err(io::Error::other)
+fn name_of(name: &str) -> io::Result<InterfaceName> {
+    InterfaceName::try_from(name.as_bytes()).map_err(io::Error::other)
 }
 
 fn ask_for(request: FileRequest, fds: &[BorrowedFd<'_>]) -> Option<io::Result<HelperAnswer>> {

@@ -2,7 +2,7 @@
 
 use arrayvec::ArrayVec;
 
-pub(super) type Name = ArrayVec<u8, 15>;
+pub(super) type InterfaceName = ArrayVec<u8, 15>;
 
 /// Whether it may be the name of an interface; a `%` would have the kernel choose one.
 pub(super) fn is_name(name: &[u8]) -> bool {

@@ -4,7 +4,7 @@ use arrayvec::ArrayVec;
 use rustix::process::Pid;
 
 use crate::helper::file_request::FileRequest;
-use crate::helper::name::Name;
+use crate::helper::name::InterfaceName;
 use crate::transmit::Cut;
 use crate::udp::open::{Gear, Way};
 
@@ -19,7 +19,7 @@ pub(super) const UNANSWERED: u8 = 0x80;
 pub(super) enum HelperRequest {
     /// A queue of the device of this name in the namespace of the process. It is made, unless it is
     /// one that the helper was started for and exists.
-    Open(Name, Queues),
+    Open(InterfaceName, Queues),
     /// One more queue of a TUN device.
     Queue,
     /// Where a TUN device is, and what it is there.
@@ -226,7 +226,7 @@ impl HelperRequest {
             [0, queues, ref name @ ..] => {
                 let all = [Queues::One, Queues::Several, Queues::First];
                 let queues = *all.get(usize::from(queues))?;
-                Self::Open(Name::try_from(name).ok()?, queues)
+                Self::Open(InterfaceName::try_from(name).ok()?, queues)
             }
             [1] => Self::Queue,
             [2] => Self::Look,

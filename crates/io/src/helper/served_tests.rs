@@ -11,7 +11,7 @@ use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, socketpair}
 
 use super::file_server::Folders;
 use super::messages::{HelperAnswer, exchange, send};
-use super::name::Name;
+use super::name::InterfaceName;
 use super::request::{HelperRequest, Queues};
 use super::server::Server;
 
@@ -102,6 +102,6 @@ impl Served {
 }
 
 fn named(name: &str, queues: Queues) -> HelperRequest {
-    let name = Name::try_from(name.as_bytes()).expect("short");
+    let name = InterfaceName::try_from(name.as_bytes()).expect("short");
     HelperRequest::Open(name, queues)
 }

@@ -44,7 +44,7 @@ const FAMILY_V6: u16 = 10;
 /// A socket address as the kernel lays it out.
 #[derive(Clone, Copy)]
 #[repr(C, align(4))]
-struct Name([u8; 28]);
+struct RawAddress([u8; 28]);
 
 /// Control messages: enough space for those asked for (PKTINFO, TOS or TCLASS, UDP_SEGMENT or
 /// UDP_GRO, SO_RXQ_OVFL) and more.
@@ -73,7 +73,7 @@ pub(super) const fn cmsg_space(payload: usize) -> usize {
 pub(crate) fn send(fd: BorrowedFd<'_>, messages: &[OutgoingMessage<'_>]) -> Result<usize, Errno> {
     let mut headers = [const { MaybeUninit::<libc::mmsghdr>::uninit() }; SEND_BATCH];
     let mut iovecs = [const { MaybeUninit::<libc::iovec>::uninit() }; SEND_BATCH];
-    let mut names = [const { MaybeUninit::<Name>::uninit() }; SEND_BATCH];
+    let mut names = [const { MaybeUninit::<RawAddress>::uninit() }; SEND_BATCH];
     let mut controls = [const { MaybeUninit::<ControlBuffer<SEND_CONTROL>>::uninit() }; SEND_BATCH];
     let count = messages.len().min(SEND_BATCH);
     for (i, message) in messages.iter().take(SEND_BATCH).enumerate() {
@@ -163,20 +163,20 @@ fn push(out: &mut [u8], at: &mut usize, level: i32, kind: i32, payload: &[u8]) {
     *at += place.len();
 }
 
-fn encode_name(addr: SocketAddr) -> (Name, libc::socklen_t) {
+fn encode_name(addr: SocketAddr) -> (RawAddress, libc::socklen_t) {
     let mut name = [0; 28];
     name[2..4].copy_from_slice(&addr.port().to_be_bytes());
     match addr {
         SocketAddr::V4(addr) => {
             name[..2].copy_from_slice(&FAMILY_V4.to_ne_bytes());
             name[4..8].copy_from_slice(&addr.ip().octets());
-            (Name(name), 16)
+            (RawAddress(name), 16)
         }
         SocketAddr::V6(addr) => {
             name[..2].copy_from_slice(&FAMILY_V6.to_ne_bytes());
             name[8..24].copy_from_slice(&addr.ip().octets());
             name[24..28].copy_from_slice(&addr.scope_id().to_ne_bytes());
-            (Name(name), 28)
+            (RawAddress(name), 28)
         }
     }
 }
@@ -205,7 +205,7 @@ pub(crate) fn decode_name(name: &[u8; 28], len: usize) -> Option<SocketAddr> {
 pub(crate) struct RecvHeaders {
     headers: Vec<libc::mmsghdr>,
     iovecs: Vec<libc::iovec>,
-    names: Vec<Name>,
+    names: Vec<RawAddress>,
     controls: Vec<ControlBuffer<RECV_CONTROL>>,
 }
 
@@ -245,7 +245,7 @@ impl RecvHeaders {
                 };
                 slots
             ],
-            names: vec![Name([0; 28]); slots],
+            names: vec![RawAddress([0; 28]); slots],
             controls: vec![ControlBuffer([0; RECV_CONTROL]); slots],
         }
     }
@@ -325,7 +325,7 @@ pub(crate) fn receive_errors(
     fd: BorrowedFd<'_>,
     mut each: impl FnMut(&QueuedError),
 ) -> Result<usize, Errno> {
-    let mut names = [Name([0; 28]); ERROR_BATCH];
+    let mut names = [RawAddress([0; 28]); ERROR_BATCH];
     let mut controls = [ControlBuffer([0; ERROR_CONTROL]); ERROR_BATCH];
     // SAFETY: mmsghdr consists of integers and pointers, for all of which zero is a value.
     let mut headers: [libc::mmsghdr; ERROR_BATCH] = unsafe { MaybeUninit::zeroed().assume_init() };
