@@ -34,7 +34,7 @@ use crate::helper::messages::{HelperAnswer, malformed};
 use crate::helper::name::InterfaceName;
 use crate::helper::request::HelperRequest;
 use crate::sys::os;
-use crate::udp::open::{Gear, Opened, Way};
+use crate::udp::open::{BoundSocket, Gear, Way};
 
 pub use client::{connect, connection, has_ended};
 pub use file_request::Folder;
@@ -152,7 +152,7 @@ pub(crate) fn set_mark(socket: BorrowedFd<'_>, mark: u32) -> io::Result<()> {
 }
 
 /// Sockets of both families that are bound, and their port.
-type Pair = (Option<Opened>, Option<Opened>, u16);
+type Pair = (Option<BoundSocket>, Option<BoundSocket>, u16);
 
 pub(crate) fn pair(port: u16, mark: u32, wants: Gear) -> io::Result<Pair> {
     let HelperAnswer { fds, numbers } = ask(HelperRequest::Pair { port, mark, wants }, &[])?;
@@ -161,7 +161,7 @@ pub(crate) fn pair(port: u16, mark: u32, wants: Gear) -> io::Result<Pair> {
     let mut next = |bits: u64| {
         let has = Gear::of_bits((bits & 3) as u8)?;
         let fd = (bits & 4 != 0).then(|| fds.next()).flatten()?;
-        Some(Opened { fd, has })
+        Some(BoundSocket { fd, has })
     };
     let (v4, v6) = (next(bits), next(bits >> 3));
     Ok((v4, v6, u16::try_from(port).map_err(|_| malformed())?))
@@ -173,12 +173,12 @@ pub(crate) fn join(
     group: u32,
     more: usize,
     way: Way,
-) -> io::Result<(Vec<Opened>, bool)> {
+) -> io::Result<(Vec<BoundSocket>, bool)> {
     let [group, more] =
         [group as usize, more].map(|number| u8::try_from(number).unwrap_or(u8::MAX));
     let HelperAnswer { fds, numbers } = ask(HelperRequest::Join { group, more, way }, &[socket])?;
     let has = Gear::of_bits((numbers[0] & 3) as u8).unwrap_or_default();
-    let sockets = fds.into_iter().map(|fd| Opened { fd, has });
+    let sockets = fds.into_iter().map(|fd| BoundSocket { fd, has });
     Ok((sockets.collect(), numbers[1] == 1))
 }
 

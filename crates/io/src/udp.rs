@@ -42,7 +42,7 @@ use gso_fallbacks::GsoFallbacks;
 pub use icmp::{IcmpError, IcmpKind};
 use icmp::{IcmpErrors, past_errors};
 pub use open::SEND_BUFFER;
-use open::{Gear, Opened, Way};
+use open::{BoundSocket, Gear, Way};
 pub use room::MAX_RECEIVE_BUFFER;
 use room::Room;
 
@@ -94,7 +94,7 @@ pub fn bind_pair(
 ) -> io::Result<(Option<Udp>, Option<Udp>, u16)> {
     let (v4, v6, port) = helper::pair(port, fwmark, gear(offloads))?;
     let table = Table::new().ok();
-    let socket = |opened: Opened| {
+    let socket = |opened: BoundSocket| {
         let socket = Udp::new(opened, false);
         if let Some(table) = &table {
             socket.set_filter(table);
@@ -128,7 +128,7 @@ impl Udp {
         Ok(Self::new(opened, shared))
     }
 
-    fn new(Opened { fd, has }: Opened, shared: bool) -> Self {
+    fn new(BoundSocket { fd, has }: BoundSocket, shared: bool) -> Self {
         Self {
             fd,
             gso: has.gso,

@@ -26,7 +26,7 @@ pub(crate) struct Gear {
 
 /// A socket that is bound.
 #[derive(Debug)]
-pub(crate) struct Opened {
+pub(crate) struct BoundSocket {
     pub(crate) fd: OwnedFd,
     pub(crate) has: Gear,
 }
@@ -41,7 +41,7 @@ pub(crate) enum Way {
 }
 
 /// Sockets of both families, and their port.
-type Pair = (Option<Opened>, Option<Opened>, u16);
+type Pair = (Option<BoundSocket>, Option<BoundSocket>, u16);
 
 /// Sockets for both address families on one port, and that port, as [`bind_pair`](super::bind_pair)
 /// has them.
@@ -62,7 +62,7 @@ pub(crate) fn pair(port: u16, fwmark: u32, wants: Gear) -> io::Result<Pair> {
 }
 
 fn try_pair(mut port: u16, fwmark: u32, wants: Gear) -> io::Result<Pair> {
-    let mut bind = |ip: IpAddr| -> io::Result<Option<Opened>> {
+    let mut bind = |ip: IpAddr| -> io::Result<Option<BoundSocket>> {
         let socket = match bind(SocketAddr::new(ip, port), fwmark, wants, false) {
             Err(error) if is_missing(&error) => return Ok(None),
             result => result?,
@@ -92,7 +92,12 @@ pub(super) fn is_missing(error: &io::Error) -> bool {
 }
 
 /// Binds a socket to `addr`. `shared` lets it join the others on that port which are `shared` too.
-pub(crate) fn bind(addr: SocketAddr, fwmark: u32, wants: Gear, shared: bool) -> io::Result<Opened> {
+pub(crate) fn bind(
+    addr: SocketAddr,
+    fwmark: u32,
+    wants: Gear,
+    shared: bool,
+) -> io::Result<BoundSocket> {
     let family = match addr {
         SocketAddr::V4(_) => AddressFamily::INET,
         SocketAddr::V6(_) => AddressFamily::INET6,
@@ -110,7 +115,7 @@ pub(crate) fn bind(addr: SocketAddr, fwmark: u32, wants: Gear, shared: bool) -> 
 /// A socket that is being closed leaves its group while lookups still find it. They find IPv4
 /// sockets before those that were bound earlier, and what arrives then is lost; IPv6 sockets
 /// they find last. So it is one of those, which can send over IPv4, too.
-fn bind_to_send(addr: SocketAddr, fwmark: u32, wants: Gear) -> io::Result<Opened> {
+fn bind_to_send(addr: SocketAddr, fwmark: u32, wants: Gear) -> io::Result<BoundSocket> {
     if let SocketAddr::V4(v4) = addr
         && let Ok(socket) = new_socket(AddressFamily::INET6)
         && sockopt::set_ipv6_v6only(&socket, false).is_ok()
@@ -127,7 +132,7 @@ fn bind_new(
     fwmark: u32,
     wants: Gear,
     shared: bool,
-) -> io::Result<Opened> {
+) -> io::Result<BoundSocket> {
     // No SO_REUSEADDR: for UDP it would let another process take the port.
     if shared {
         sockopt::set_socket_reuseport(&fd, true)?;
@@ -172,7 +177,7 @@ fn bind_new(
         let _ = os::set_option(fd.as_fd(), libc::SOL_UDP, libc::UDP_GRO, 0);
     }
     rustix::net::bind(&fd, &addr)?;
-    Ok(Opened { fd, has })
+    Ok(BoundSocket { fd, has })
 }
 
 /// Has the kernel make a group of the sockets that share the port: of this one alone, with a
@@ -196,7 +201,7 @@ pub(crate) fn join(
     group: u32,
     more: usize,
     way: Way,
-) -> io::Result<(Vec<Opened>, bool)> {
+) -> io::Result<(Vec<BoundSocket>, bool)> {
     let was_shared = sockopt::socket_reuseport(first)?;
     sockopt::set_socket_reuseport(first, true)?;
     let joined = (0..more)
@@ -210,7 +215,7 @@ pub(crate) fn join(
     Ok((joined?, was_shared))
 }
 
-fn join_one(first: BorrowedFd<'_>, way: Way) -> io::Result<Opened> {
+fn join_one(first: BorrowedFd<'_>, way: Way) -> io::Result<BoundSocket> {
     let mark = os::option(first, libc::SOL_SOCKET, libc::SO_MARK)?.cast_unsigned();
     let (level, option) = discovery(first)?;
     let found = os::option(first, level, option);

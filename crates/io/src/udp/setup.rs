@@ -16,7 +16,7 @@ use crate::sys::os::local_addr;
 use crate::transmit::UdpState;
 use crate::udp::Udp;
 use crate::udp::filter::{SocketFilter, Table};
-use crate::udp::open::{Gear, Opened, Way};
+use crate::udp::open::{BoundSocket, Gear, Way};
 
 impl Udp {
     /// The address that it is bound to.
@@ -60,7 +60,7 @@ impl Udp {
         Ok(Self {
             dropped: AtomicU32::new(state.dropped),
             group: AtomicU32::new(state.group),
-            ..Self::new(Opened { fd, has }, false)
+            ..Self::new(BoundSocket { fd, has }, false)
         })
     }
 
