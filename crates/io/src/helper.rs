@@ -152,9 +152,9 @@ pub(crate) fn set_mark(socket: BorrowedFd<'_>, mark: u32) -> io::Result<()> {
 }
 
 /// Sockets of both families that are bound, and their port.
-type Pair = (Option<BoundSocket>, Option<BoundSocket>, u16);
+type SocketPair = (Option<BoundSocket>, Option<BoundSocket>, u16);
 
-pub(crate) fn pair(port: u16, mark: u32, wants: Gear) -> io::Result<Pair> {
+pub(crate) fn pair(port: u16, mark: u32, wants: Gear) -> io::Result<SocketPair> {
     let HelperAnswer { fds, numbers } = ask(HelperRequest::Pair { port, mark, wants }, &[])?;
     let mut fds = fds.into_iter();
     let [bits, port, ..] = numbers;

@@ -41,11 +41,11 @@ pub(crate) enum Way {
 }
 
 /// Sockets of both families, and their port.
-type Pair = (Option<BoundSocket>, Option<BoundSocket>, u16);
+type SocketPair = (Option<BoundSocket>, Option<BoundSocket>, u16);
 
 /// Sockets for both address families on one port, and that port, as [`bind_pair`](super::bind_pair)
 /// has them.
-pub(crate) fn pair(port: u16, fwmark: u32, wants: Gear) -> io::Result<Pair> {
+pub(crate) fn pair(port: u16, fwmark: u32, wants: Gear) -> io::Result<SocketPair> {
     let mut attempts = 0;
     loop {
         match try_pair(port, fwmark, wants) {
@@ -61,7 +61,7 @@ pub(crate) fn pair(port: u16, fwmark: u32, wants: Gear) -> io::Result<Pair> {
     }
 }
 
-fn try_pair(mut port: u16, fwmark: u32, wants: Gear) -> io::Result<Pair> {
+fn try_pair(mut port: u16, fwmark: u32, wants: Gear) -> io::Result<SocketPair> {
     let mut bind = |ip: IpAddr| -> io::Result<Option<BoundSocket>> {
         let socket = match bind(SocketAddr::new(ip, port), fwmark, wants, false) {
             Err(error) if is_missing(&error) => return Ok(None),
