@@ -39,10 +39,10 @@ use crate::udp::open::{BoundSocket, Gear, Way};
 pub use client::{connect, connection, has_ended};
 pub use file_request::Folder;
 pub use file_server::Folders;
-pub(crate) use request::{NetlinkPurpose, Options, Queues, TunChange};
+pub(crate) use request::{NetlinkPurpose, Options, QueueChoice, TunChange};
 pub use server::Server;
 
-pub(crate) fn open(name: &str, queues: Queues) -> io::Result<OwnedFd> {
+pub(crate) fn open(name: &str, queues: QueueChoice) -> io::Result<OwnedFd> {
     os::IfReq::new(name)?;
     let name = InterfaceName::try_from(name.as_bytes()).unwrap_or_default();
     ask(HelperRequest::Open(name, queues), &[])?.one()

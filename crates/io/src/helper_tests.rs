@@ -21,7 +21,7 @@ use crate::tun::egress::Egress;
 use crate::udp::open::{Gear, Way};
 use crate::{Offloads, TunQueue};
 
-fn named(name: &str, queues: Queues) -> HelperRequest {
+fn named(name: &str, queues: QueueChoice) -> HelperRequest {
     let name = InterfaceName::try_from(name.as_bytes()).expect("short");
     HelperRequest::Open(name, queues)
 }
@@ -58,9 +58,9 @@ const JOIN: HelperRequest = HelperRequest::Join {
 /// One of each kind, and more where their forms differ.
 fn all() -> Vec<HelperRequest> {
     vec![
-        named("wg0", Queues::One),
-        named("a-long-name.123", Queues::First),
-        named("x", Queues::Several),
+        named("wg0", QueueChoice::One),
+        named("a-long-name.123", QueueChoice::First),
+        named("x", QueueChoice::Several),
         HelperRequest::Queue,
         HelperRequest::Look,
         FRAMES,
@@ -162,7 +162,7 @@ fn values_that_cannot_be_are_refused() {
     let tun = helper.open("wg0");
     let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket");
     for name in ["", "a/b", "tun%d", "a b", "a:b", "a\n", "a\0"] {
-        let answer = helper.ask(&named(name, Queues::One), &[]);
+        let answer = helper.ask(&named(name, QueueChoice::One), &[]);
         assert!(is_refused(&answer), "{name:?}: {answer:?}");
     }
     for change in [
@@ -263,12 +263,12 @@ fn what_is_only_told_has_no_answer() {
 #[test]
 fn a_device_that_exists_is_opened_only_if_it_was_named() {
     let helper = Served::for_interfaces(&["wg0", "wg1"]);
-    let all = [Queues::One, Queues::Several, Queues::First];
+    let all = [QueueChoice::One, QueueChoice::Several, QueueChoice::First];
     for (theirs, ours) in [("other0", "wg0"), ("other1", "wg1")] {
         let which = if ours == "wg0" {
-            Queues::One
+            QueueChoice::One
         } else {
-            Queues::Several
+            QueueChoice::Several
         };
         for name in [theirs, ours] {
             let open = || attach(name, which, true).map(|fd| (os::persist(fd.as_fd()), fd));
@@ -276,7 +276,7 @@ fn a_device_that_exists_is_opened_only_if_it_was_named() {
             persists.expect("it stays");
             for queues in all {
                 let answer = helper.ask(&named(name, queues), &[]);
-                let may = name == ours && which == Queues::Several && queues == which;
+                let may = name == ours && which == QueueChoice::Several && queues == which;
                 assert_eq!(answer.is_ok(), may, "open: {name} {queues:?}: {answer:?}");
             }
             drop(open);
@@ -477,9 +477,9 @@ fn the_helper_opens_and_changes_a_device_that_moves() {
 #[test]
 fn the_helper_opens_queues_and_limits_them() {
     let helper = Served::new();
-    let first = helper.ask(&named("wg0", Queues::First), &[]);
+    let first = helper.ask(&named("wg0", QueueChoice::First), &[]);
     let first = first.and_then(HelperAnswer::one).expect("a device");
-    let again = helper.ask(&named("wg0", Queues::First), &[]);
+    let again = helper.ask(&named("wg0", QueueChoice::First), &[]);
     assert_eq!(
         again.err().and_then(|error| error.raw_os_error()),
         Some(libc::EBUSY)
@@ -549,7 +549,7 @@ fn the_helper_sets_options_of_a_socket() {
 fn what_the_kernel_says_of_an_error_arrives() {
     let helper = Served::for_interfaces(&["wg0"]);
     let tun = helper.open("wg0");
-    let again = helper.ask(&named("wg0", Queues::One), &[]);
+    let again = helper.ask(&named("wg0", QueueChoice::One), &[]);
     let number = again.err().and_then(|error| error.raw_os_error());
     assert_eq!(number, Some(libc::EBUSY));
     // A qdisc cannot be changed of what is gone.

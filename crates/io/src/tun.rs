@@ -18,7 +18,7 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-use crate::helper::{self, Queues, TunChange, TunLocation};
+use crate::helper::{self, QueueChoice, TunChange, TunLocation};
 use crate::sys::bpf::LastArrival;
 use crate::sys::os;
 use crate::sys::tun::{attached, context};
@@ -75,8 +75,8 @@ impl Tun {
         let mut tuns: Vec<Self> = Vec::with_capacity(queues.max(1));
         for _ in 0..queues.max(1) {
             let which = match queues {
-                2.. => Queues::Several,
-                _ => Queues::One,
+                2.. => QueueChoice::Several,
+                _ => QueueChoice::One,
             };
             let fd = match tuns.first() {
                 Some(first) => helper::queue(first.fd.as_fd()),
@@ -99,7 +99,7 @@ impl Tun {
     ///
     /// Those of [`Self::open`], and those of epoll_create(2).
     pub fn open_fair(name: &str, offloads: Offloads) -> io::Result<Self> {
-        match helper::open(name, Queues::First) {
+        match helper::open(name, QueueChoice::First) {
             Ok(fd) => {
                 let fair = FairQueues::new(&fd)?;
                 let mut tun = Self::from_fd(fd, offloads)?;
@@ -110,16 +110,16 @@ impl Tun {
             }
             // It exists.
             Err(error) if Errno::from_io_error(&error) == Some(Errno::BUSY) => {
-                let fd = helper::open(name, Queues::One).map_err(
-                    |error| match Errno::from_io_error(&error) {
+                let fd = helper::open(name, QueueChoice::One).map_err(|error| {
+                    match Errno::from_io_error(&error) {
                         Some(Errno::INVAL) => {
                             let what =
                                 "is in use by another process, or is no TUN device with one queue";
                             context(error, format!("{name} {what}"))
                         }
                         _ => explain_attach(error, name),
-                    },
-                )?;
+                    }
+                })?;
                 Self::from_fd(fd, offloads)
             }
             Err(error) => Err(explain_attach(error, name)),

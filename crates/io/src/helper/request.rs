@@ -19,7 +19,7 @@ pub(super) const UNANSWERED: u8 = 0x80;
 pub(super) enum HelperRequest {
     /// A queue of the device of this name in the namespace of the process. It is made, unless it is
     /// one that the helper was started for and exists.
-    Open(InterfaceName, Queues),
+    Open(InterfaceName, QueueChoice),
     /// One more queue of a TUN device.
     Queue,
     /// Where a TUN device is, and what it is there.
@@ -65,7 +65,7 @@ pub(super) enum HelperRequest {
 
 /// Which queue of a device is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Queues {
+pub(crate) enum QueueChoice {
     /// The only one.
     One,
     /// One of several.
@@ -224,7 +224,7 @@ impl HelperRequest {
         let pid = |number: u32| Pid::from_raw(i32::try_from(number).ok()?);
         Some(match *bytes {
             [0, queues, ref name @ ..] => {
-                let all = [Queues::One, Queues::Several, Queues::First];
+                let all = [QueueChoice::One, QueueChoice::Several, QueueChoice::First];
                 let queues = *all.get(usize::from(queues))?;
                 Self::Open(InterfaceName::try_from(name).ok()?, queues)
             }

@@ -12,7 +12,7 @@ use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, socketpair}
 use super::file_server::Folders;
 use super::messages::{HelperAnswer, exchange, send};
 use super::name::InterfaceName;
-use super::request::{HelperRequest, Queues};
+use super::request::{HelperRequest, QueueChoice};
 use super::server::Server;
 
 /// A helper in a network namespace, and the other end of its socket.
@@ -89,7 +89,7 @@ impl Served {
     }
 
     pub(super) fn open(&self, name: &str) -> OwnedFd {
-        let opened = self.ask(&named(name, Queues::One), &[]);
+        let opened = self.ask(&named(name, QueueChoice::One), &[]);
         opened.and_then(HelperAnswer::one).expect("a device")
     }
 
@@ -101,7 +101,7 @@ impl Served {
     }
 }
 
-fn named(name: &str, queues: Queues) -> HelperRequest {
+fn named(name: &str, queues: QueueChoice) -> HelperRequest {
     let name = InterfaceName::try_from(name.as_bytes()).expect("short");
     HelperRequest::Open(name, queues)
 }

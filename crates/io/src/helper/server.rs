@@ -17,7 +17,7 @@ use crate::helper::file_server::{Folders, ProcessFiles};
 use crate::helper::messages::{HelperAnswer, MAX_FDS, send_answer};
 use crate::helper::name::is_name;
 use crate::helper::request::{
-    HelperRequest, MAX_REQUEST, NetlinkPurpose, Options, Queues, TunChange, UNANSWERED,
+    HelperRequest, MAX_REQUEST, NetlinkPurpose, Options, QueueChoice, TunChange, UNANSWERED,
 };
 use crate::programs::{egress, filter};
 use crate::sys::bpf;
@@ -141,7 +141,7 @@ impl HelperRequest {
                 match attach(name, *queues, may_exist) {
                     Err(error)
                         if !may_exist
-                            && *queues != Queues::First
+                            && *queues != QueueChoice::First
                             && Errno::from_io_error(&error) == Some(Errno::BUSY) =>
                     {
                         Err(io::Error::new(ErrorKind::ResourceBusy, EXISTS))
@@ -150,7 +150,7 @@ impl HelperRequest {
                 }
             }
             (Self::Queue, [tun]) => {
-                let attach = || attach(&attached(*tun)?.name(), Queues::Several, true);
+                let attach = || attach(&attached(*tun)?.name(), QueueChoice::Several, true);
                 namespace_of(*tun)?.run(attach)?.map(HelperAnswer::from)
             }
             (Self::Look, [tun]) => look(*tun),

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::helper::Queues;
+use crate::helper::QueueChoice;
 use crate::sys::os::{self, IfReq};
 
 /// The device that a descriptor is attached to: name and flags.
@@ -19,7 +19,7 @@ pub(crate) fn attached(tun: BorrowedFd<'_>) -> io::Result<IfReq> {
 
 /// Attaches a new descriptor to the device of that name in the calling thread's network namespace,
 /// and creates the device if need be; fails with EBUSY if it exists and may not. Needs CAP_NET_ADMIN.
-pub(crate) fn attach(name: &str, queues: Queues, may_exist: bool) -> io::Result<OwnedFd> {
+pub(crate) fn attach(name: &str, queues: QueueChoice, may_exist: bool) -> io::Result<OwnedFd> {
     let mode = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let fd = rustix::fs::open("/dev/net/tun", mode, Mode::empty())
         .map_err(|errno| explain_open(errno.into()))?;
@@ -28,9 +28,9 @@ pub(crate) fn attach(name: &str, queues: Queues, may_exist: bool) -> io::Result<
         | libc::IFF_NO_PI
         | libc::IFF_VNET_HDR
         | match queues {
-            Queues::One => 0,
-            Queues::Several => libc::IFF_MULTI_QUEUE,
-            Queues::First => libc::IFF_MULTI_QUEUE | IFF_TUN_EXCL,
+            QueueChoice::One => 0,
+            QueueChoice::Several => libc::IFF_MULTI_QUEUE,
+            QueueChoice::First => libc::IFF_MULTI_QUEUE | IFF_TUN_EXCL,
         }
         | if may_exist { 0 } else { IFF_TUN_EXCL };
     let flags = u16::try_from(flags).unwrap_or_default();
