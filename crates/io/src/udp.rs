@@ -26,25 +26,25 @@ use crate::{
     UdpSocket,
 };
 
+mod autotuning;
 pub(crate) mod filter;
 mod gso_fallbacks;
 mod icmp;
 pub(crate) mod open;
-mod room;
 mod setup;
 #[cfg(test)]
 pub(crate) mod tests;
 
 pub use crate::transmit::UdpState;
-use crate::udp::room::SOCKET_BUFFER;
+use crate::udp::autotuning::SOCKET_BUFFER;
+use autotuning::BufferAutotuning;
+pub use autotuning::MAX_RECEIVE_BUFFER;
 use filter::{SocketFilter, Table};
 use gso_fallbacks::GsoFallbacks;
 pub use icmp::{IcmpError, IcmpKind};
 use icmp::{IcmpErrors, past_errors};
 pub use open::SEND_BUFFER;
 use open::{BoundSocket, Gear, Way};
-pub use room::MAX_RECEIVE_BUFFER;
-use room::Room;
 
 /// Segments of one UDP_SEGMENT send: UDP_MAX_SEGMENTS of every kernel that has it.
 pub const MAX_SEGMENTS: usize = 64;
@@ -62,7 +62,7 @@ pub struct Udp {
     gso_fallbacks: GsoFallbacks,
     icmp: IcmpErrors,
     /// How long the receive buffer is, by the rate of this socket. One thread at a time receives.
-    room: Mutex<Room>,
+    room: Mutex<BufferAutotuning>,
     /// How long the receive buffer is to be, while that has not been set yet; 0 otherwise.
     wanted: AtomicUsize,
     /// Messages that found the receive buffer full: the lower 32 bits.
@@ -155,7 +155,7 @@ impl Udp {
         self.gro
     }
 
-    fn room(&self) -> MutexGuard<'_, Room> {
+    fn room(&self) -> MutexGuard<'_, BufferAutotuning> {
         self.room.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -9,7 +9,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 use crate::sys::os::{self, local_addr, set_receive_buffer, set_send_buffer};
 use crate::transmit::Cut;
-use crate::udp::room::SOCKET_BUFFER;
+use crate::udp::autotuning::SOCKET_BUFFER;
 
 /// The send buffer of a new socket, in bytes.
 pub const SEND_BUFFER: usize = SOCKET_BUFFER;

@@ -16,7 +16,7 @@ pub(super) const SOCKET_BUFFER: usize = 7 << 20;
 pub const MAX_RECEIVE_BUFFER: usize = 32 << 20;
 
 /// Follows the rate at which a socket is read.
-pub(super) struct Room {
+pub(super) struct BufferAutotuning {
     /// Start of the present span: the first message, then the end of the span before.
     since: Option<Instant>,
     /// Received in it.
@@ -24,7 +24,7 @@ pub(super) struct Room {
     room: usize,
 }
 
-impl Default for Room {
+impl Default for BufferAutotuning {
     fn default() -> Self {
         Self {
             since: None,
@@ -34,7 +34,7 @@ impl Default for Room {
     }
 }
 
-impl Room {
+impl BufferAutotuning {
     /// Counts `bytes` that were received at `now`. Once a span it returns how large the receive
     /// buffer should be from now on, unless that is and was the least.
     ///
@@ -66,7 +66,12 @@ mod tests {
     use super::*;
 
     /// Receives `per_ms` bytes each millisecond for `ms`, and returns what was asked for.
-    fn receive(room: &mut Room, clock: &mut Instant, per_ms: usize, ms: u32) -> Vec<usize> {
+    fn receive(
+        room: &mut BufferAutotuning,
+        clock: &mut Instant,
+        per_ms: usize,
+        ms: u32,
+    ) -> Vec<usize> {
         (0..ms)
             .filter_map(|_| {
                 *clock += Duration::from_millis(1);
@@ -77,13 +82,13 @@ mod tests {
 
     #[test]
     fn slow_receiver_keeps_the_least() {
-        let (mut room, mut clock) = (Room::default(), Instant::now());
+        let (mut room, mut clock) = (BufferAutotuning::default(), Instant::now());
         assert_eq!(receive(&mut room, &mut clock, 350_000, 1000), []);
     }
 
     #[test]
     fn room_is_what_a_span_brings_up_to_the_most() {
-        let (mut room, mut clock) = (Room::default(), Instant::now());
+        let (mut room, mut clock) = (BufferAutotuning::default(), Instant::now());
         let asked = receive(&mut room, &mut clock, 500_000, 200);
         assert!(asked.len() <= 10, "{} times in 10 spans", asked.len());
         assert!(
@@ -97,7 +102,7 @@ mod tests {
 
     #[test]
     fn room_shrinks_to_the_least_and_is_then_left_alone() {
-        let (mut room, mut clock) = (Room::default(), Instant::now());
+        let (mut room, mut clock) = (BufferAutotuning::default(), Instant::now());
         receive(&mut room, &mut clock, 2_000_000, 40);
         let asked = receive(&mut room, &mut clock, 100, 400);
         assert!(asked.is_sorted_by(|a, b| a > b), "{asked:?}");
@@ -106,7 +111,7 @@ mod tests {
 
     #[test]
     fn time_without_traffic_counts() {
-        let (mut room, mut clock) = (Room::default(), Instant::now());
+        let (mut room, mut clock) = (BufferAutotuning::default(), Instant::now());
         receive(&mut room, &mut clock, 100, 5);
         clock += Duration::from_secs(3600);
         assert_eq!(room.received(clock, 12 << 20), None);
