@@ -7,7 +7,7 @@
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
-use adit_io::helper::{Folders, Server};
+use adit_io::helper::{Folders, HelperServer};
 use adit_sandbox::begin_helper;
 use rustix::process::Signal;
 
@@ -64,7 +64,7 @@ pub(crate) fn serve(mut arguments: impl Iterator<Item = OsString>) -> Result<()>
         removable_in: removable_in.map(Path::to_owned),
         group: folders.group,
     };
-    let server = Server::new(interfaces.collect(), folders);
+    let server = HelperServer::new(interfaces.collect(), folders);
     begin_helper(&sandbox).context(failed)?;
     server.serve(&socket).context(failed)
 }

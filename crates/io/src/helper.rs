@@ -4,7 +4,7 @@
 //! 2. If this process has a helper ([`connect`]), the request is sent to it, and its answer brings
 //!    the descriptors that it opened. Otherwise this process does the work itself.
 //!
-//! The helper ([`Server`]) believes nothing that it is told: it looks at lengths, values, the number
+//! The helper ([`HelperServer`]) believes nothing that it is told: it looks at lengths, values, the number
 //! of descriptors and what each of them is. It opens no path that it is told: its files are of names
 //! in the folders that it was started with ([`files`]). It opens no TUN device that exists already,
 //! unless it was named when the helper started. It changes no interface but a TUN device of which it
@@ -40,7 +40,7 @@ pub use client::{connect, connection, has_ended};
 pub use file_request::Folder;
 pub use file_server::Folders;
 pub(crate) use request::{NetlinkPurpose, Options, QueueChoice, TunChange};
-pub use server::Server;
+pub use server::HelperServer;
 
 pub(crate) fn open(name: &str, queues: QueueChoice) -> io::Result<OwnedFd> {
     os::IfReq::new(name)?;

@@ -21,7 +21,7 @@ struct Helper {
     folders: [PathBuf; 2],
 }
 
-/// From now on the process at the other end, a [`Server`](super::Server), does what takes a
+/// From now on the process at the other end, a [`HelperServer`](super::HelperServer), does what takes a
 /// right, and has the files in these folders: of control sockets, and of status sockets.
 pub fn connect(socket: OwnedFd, folders: [PathBuf; 2]) {
     let turn = Mutex::new(());

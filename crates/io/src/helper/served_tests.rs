@@ -13,7 +13,7 @@ use super::file_server::Folders;
 use super::messages::{HelperAnswer, exchange, send};
 use super::name::InterfaceName;
 use super::request::{HelperRequest, QueueChoice};
-use super::server::Server;
+use super::server::HelperServer;
 
 /// A helper in a network namespace, and the other end of its socket.
 pub(super) struct Served {
@@ -52,7 +52,7 @@ impl Served {
             are_removed: true,
             group: None,
         };
-        let server = Server::new(named, folders);
+        let server = HelperServer::new(named, folders);
         let serve = move || {
             there
                 .run(|| server.serve(&theirs))

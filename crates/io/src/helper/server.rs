@@ -37,12 +37,12 @@ const TUN_DEVICE: (u32, u32) = (10, 200);
 const EXISTS: &str = "it exists already, and this process was not started for it: delete it, or start a process for it";
 
 /// The server of a helper.
-pub struct Server {
+pub struct HelperServer {
     named: Vec<String>,
     files: ProcessFiles,
 }
 
-impl Server {
+impl HelperServer {
     /// A helper of a process that was started for interfaces of these names: their TUN devices, which
     /// the user has made perhaps, are opened if they exist; others have to be new. The folders are made,
     /// and files that this process makes have the modes that are stated, without its umask.
