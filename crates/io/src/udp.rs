@@ -39,7 +39,7 @@ pub use crate::transmit::UdpState;
 use crate::udp::autotuning::SOCKET_BUFFER;
 use autotuning::BufferAutotuning;
 pub use autotuning::MAX_RECEIVE_BUFFER;
-use filter::{SocketFilter, Table};
+use filter::{FilterTable, SocketFilter};
 use gso_fallbacks::GsoFallbacks;
 pub use icmp::{IcmpError, IcmpKind};
 use icmp::{IcmpErrors, past_errors};
@@ -93,7 +93,7 @@ pub fn bind_pair(
     offloads: Offloads,
 ) -> io::Result<(Option<Udp>, Option<Udp>, u16)> {
     let (v4, v6, port) = helper::pair(port, fwmark, gear(offloads))?;
-    let table = Table::new().ok();
+    let table = FilterTable::new().ok();
     let socket = |opened: BoundSocket| {
         let socket = Udp::new(opened, false);
         if let Some(table) = &table {

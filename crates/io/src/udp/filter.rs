@@ -35,14 +35,14 @@ const REFUSAL: u64 = 10_000_000;
 
 /// The table by which the sockets of an interface drop datagrams.
 #[derive(Debug)]
-pub(crate) struct Table {
+pub(crate) struct FilterTable {
     numbers: SharedMap,
     /// Of the hash of sources. Without them nobody can choose sources in whose place others are
     /// refused.
     factors: [u64; 2],
 }
 
-impl Table {
+impl FilterTable {
     /// One by which nothing is dropped yet, and its descriptor, for programs. Needs Linux 5.8 and
     /// CAP_BPF.
     pub(super) fn new() -> io::Result<(Arc<Self>, Arc<OwnedFd>)> {
@@ -97,7 +97,7 @@ fn end_of_refusal(group: usize, now: u64) -> u64 {
     now + REFUSAL - (now + REFUSAL - turn) % REFUSAL
 }
 
-impl InUse for Table {
+impl InUse for FilterTable {
     fn set(&self, bucket: usize, is_used: bool) {
         let word = &self.numbers.get()[INDICES + (bucket >> 6)];
         let bit = 1 << (bucket & 63);
@@ -116,7 +116,7 @@ impl InUse for Table {
 #[derive(Debug)]
 pub(super) struct SocketFilter {
     numbers: SharedMap,
-    pub(super) table: Arc<Table>,
+    pub(super) table: Arc<FilterTable>,
     /// Of the table, for programs of further sockets.
     pub(super) map: Arc<OwnedFd>,
     /// What [`Self::take`] has told, by place.
@@ -137,7 +137,7 @@ impl SocketFilter {
     /// 2.2 µs.
     pub(super) fn of(
         socket: BorrowedFd<'_>,
-        table: Arc<Table>,
+        table: Arc<FilterTable>,
         map: &Arc<OwnedFd>,
     ) -> io::Result<Self> {
         let own = helper::filter(socket, map.as_fd(), table.factors)?;

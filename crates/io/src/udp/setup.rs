@@ -15,7 +15,7 @@ use crate::helper;
 use crate::sys::os::local_addr;
 use crate::transmit::UdpState;
 use crate::udp::Udp;
-use crate::udp::filter::{SocketFilter, Table};
+use crate::udp::filter::{FilterTable, SocketFilter};
 use crate::udp::open::{BoundSocket, Gear, Way};
 
 impl Udp {
@@ -67,14 +67,14 @@ impl Udp {
     /// Gives the sockets of an interface the programs that drop for this process what nobody wants,
     /// and say where datagrams arrive. Those that another process gave them are gone.
     pub fn set_filters<'a>(sockets: impl Iterator<Item = &'a Self>) {
-        if let Ok(table) = Table::new() {
+        if let Ok(table) = FilterTable::new() {
             for socket in sockets {
                 socket.set_filter(&table);
             }
         }
     }
 
-    pub(super) fn set_filter(&self, (table, map): &(Arc<Table>, Arc<OwnedFd>)) {
+    pub(super) fn set_filter(&self, (table, map): &(Arc<FilterTable>, Arc<OwnedFd>)) {
         if let Ok(filter) = SocketFilter::of(self.fd(), Arc::clone(table), map) {
             let mut place = self.filter.write().unwrap_or_else(PoisonError::into_inner);
             // What the one before has dropped goes on to count as dropped.
