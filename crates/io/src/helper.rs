@@ -34,7 +34,7 @@ use crate::helper::messages::{HelperAnswer, malformed};
 use crate::helper::name::InterfaceName;
 use crate::helper::request::HelperRequest;
 use crate::sys::os;
-use crate::udp::open::{BoundSocket, Gear, Way};
+use crate::udp::open::{BoundSocket, Gear, SocketPurpose};
 
 pub use client::{connect, connection, has_ended};
 pub use file_request::Folder;
@@ -172,7 +172,7 @@ pub(crate) fn join(
     socket: BorrowedFd<'_>,
     group: u32,
     more: usize,
-    way: Way,
+    way: SocketPurpose,
 ) -> io::Result<(Vec<BoundSocket>, bool)> {
     let [group, more] =
         [group as usize, more].map(|number| u8::try_from(number).unwrap_or(u8::MAX));

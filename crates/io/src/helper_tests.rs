@@ -18,7 +18,7 @@ use crate::sys::tun::{attach, attached};
 use crate::transmit::Cut;
 use crate::tun::Tun;
 use crate::tun::egress::Egress;
-use crate::udp::open::{Gear, Way};
+use crate::udp::open::{Gear, SocketPurpose};
 use crate::{Offloads, TunQueue};
 
 fn named(name: &str, queues: QueueChoice) -> HelperRequest {
@@ -49,7 +49,7 @@ const PAIR: HelperRequest = HelperRequest::Pair {
 const JOIN: HelperRequest = HelperRequest::Join {
     group: 2,
     more: 7,
-    way: Way::RxQueue(Gear {
+    way: SocketPurpose::RxQueue(Gear {
         gso: true,
         gro: false,
     }),
@@ -76,7 +76,7 @@ fn all() -> Vec<HelperRequest> {
         HelperRequest::Join {
             group: 1,
             more: 1,
-            way: Way::Beside {
+            way: SocketPurpose::Beside {
                 gso: true,
                 cut: Cut::RefusedPastIcmp,
             },
@@ -189,11 +189,11 @@ fn values_that_cannot_be_are_refused() {
         let answer = helper.ask(&HelperRequest::Options(options), &[socket.as_fd()]);
         assert!(is_refused(&answer), "{options:?}: {answer:?}");
     }
-    let beside = Way::Beside {
+    let beside = SocketPurpose::Beside {
         gso: true,
         cut: Cut::Allowed,
     };
-    let rx_queue = Way::RxQueue(Gear::default());
+    let rx_queue = SocketPurpose::RxQueue(Gear::default());
     for (group, more, way) in [
         (0, 1, rx_queue),
         (9, 1, rx_queue),
@@ -327,7 +327,7 @@ fn sockets_join_others_on_a_port() {
         let join = HelperRequest::Join {
             group: 1,
             more: 1,
-            way: Way::Beside {
+            way: SocketPurpose::Beside {
                 gso: false,
                 cut: Cut::Refused,
             },

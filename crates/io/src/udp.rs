@@ -44,7 +44,7 @@ use gso_fallbacks::GsoFallbacks;
 pub use icmp::{IcmpError, IcmpKind};
 use icmp::{IcmpErrors, past_errors};
 pub use open::SEND_BUFFER;
-use open::{BoundSocket, Gear, Way};
+use open::{BoundSocket, Gear, SocketPurpose};
 
 /// Segments of one UDP_SEGMENT send: UDP_MAX_SEGMENTS of every kernel that has it.
 pub const MAX_SEGMENTS: usize = 64;
@@ -247,7 +247,7 @@ impl UdpSocket for Udp {
             gro: self.gro,
         };
         let _alone = self.alone();
-        let (sockets, _) = self.join(more, Way::RxQueue(wants))?;
+        let (sockets, _) = self.join(more, SocketPurpose::RxQueue(wants))?;
         if let Some(filter) = self.filter() {
             let table = (Arc::clone(&filter.table), Arc::clone(&filter.map));
             sockets.iter().for_each(|it| it.set_filter(&table));

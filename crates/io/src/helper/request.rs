@@ -6,7 +6,7 @@ use rustix::process::Pid;
 use crate::helper::file_request::FileRequest;
 use crate::helper::name::InterfaceName;
 use crate::transmit::Cut;
-use crate::udp::open::{Gear, Way};
+use crate::udp::open::{Gear, SocketPurpose};
 
 /// Bytes of a request.
 pub(super) const MAX_REQUEST: usize = 32;
@@ -35,7 +35,11 @@ pub(super) enum HelperRequest {
     /// UDP sockets of both families on one port of all addresses; 0 is any.
     Pair { port: u16, mark: u32, wants: Gear },
     /// More sockets on the port of a UDP socket, whose data is spread over a group of so many.
-    Join { group: u8, more: u8, way: Way },
+    Join {
+        group: u8,
+        more: u8,
+        way: SocketPurpose,
+    },
     /// Spreads the data of a port over its first sockets.
     Spread(u8),
     /// Whether a UDP socket ignores what ICMP says of paths.
@@ -127,19 +131,19 @@ impl Gear {
     }
 }
 
-fn bits_of(way: Way) -> u8 {
+fn bits_of(way: SocketPurpose) -> u8 {
     match way {
-        Way::RxQueue(wants) => wants.to_bits(),
-        Way::Beside { gso, cut } => 4 + (u8::from(gso) | (cut as u8) << 1),
+        SocketPurpose::RxQueue(wants) => wants.to_bits(),
+        SocketPurpose::Beside { gso, cut } => 4 + (u8::from(gso) | (cut as u8) << 1),
     }
 }
 
-fn way_of(bits: u8) -> Option<Way> {
+fn way_of(bits: u8) -> Option<SocketPurpose> {
     let Some(beside) = bits.checked_sub(4) else {
-        return Gear::of_bits(bits).map(Way::RxQueue);
+        return Gear::of_bits(bits).map(SocketPurpose::RxQueue);
     };
     let all = [Cut::Allowed, Cut::Refused, Cut::RefusedPastIcmp];
-    Some(Way::Beside {
+    Some(SocketPurpose::Beside {
         gso: beside & 1 != 0,
         cut: *all.get(usize::from(beside >> 1))?,
     })

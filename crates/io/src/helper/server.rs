@@ -24,7 +24,7 @@ use crate::sys::bpf;
 use crate::sys::os::{self, set_receive_buffer, set_send_buffer};
 use crate::sys::rights::receive;
 use crate::sys::tun::{attach, attached};
-use crate::udp::open::{self, Way};
+use crate::udp::open::{self, SocketPurpose};
 
 /// More than any buffer of a socket, or of a TUN, is to hold.
 pub(super) const MAX_BYTES: u32 = 1 << 30;
@@ -112,8 +112,8 @@ impl HelperRequest {
             (Self::Pair { .. } | Self::Marked(_) | Self::Home(_) | Self::Segments(_), []) => true,
             (Self::Join { group, more, way }, [socket]) => {
                 let most = match way {
-                    Way::RxQueue(_) => MAX_FDS,
-                    Way::Beside { .. } => 1,
+                    SocketPurpose::RxQueue(_) => MAX_FDS,
+                    SocketPurpose::Beside { .. } => 1,
                 };
                 (1..=MAX_GROUP).contains(group)
                     && (1..=most).contains(&usize::from(*more))

@@ -33,7 +33,7 @@ pub(crate) struct BoundSocket {
 
 /// What a socket is for that joins others on a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum SocketPurpose {
     /// It receives.
     RxQueue(Gear),
     /// It sends only, perhaps with GSO, and treats what is longer than its path takes so.
@@ -200,7 +200,7 @@ pub(crate) fn join(
     first: BorrowedFd<'_>,
     group: u32,
     more: usize,
-    way: Way,
+    way: SocketPurpose,
 ) -> io::Result<(Vec<BoundSocket>, bool)> {
     let was_shared = sockopt::socket_reuseport(first)?;
     sockopt::set_socket_reuseport(first, true)?;
@@ -215,15 +215,15 @@ pub(crate) fn join(
     Ok((joined?, was_shared))
 }
 
-fn join_one(first: BorrowedFd<'_>, way: Way) -> io::Result<BoundSocket> {
+fn join_one(first: BorrowedFd<'_>, way: SocketPurpose) -> io::Result<BoundSocket> {
     let mark = os::option(first, libc::SOL_SOCKET, libc::SO_MARK)?.cast_unsigned();
     let (level, option) = discovery(first)?;
     let found = os::option(first, level, option);
     let ignores = found.is_ok_and(|found| found == libc::IP_PMTUDISC_OMIT);
     let addr = local_addr(first)?;
     let (socket, value) = match way {
-        Way::RxQueue(wants) => (bind(addr, mark, wants, true)?, None),
-        Way::Beside { gso, cut } => {
+        SocketPurpose::RxQueue(wants) => (bind(addr, mark, wants, true)?, None),
+        SocketPurpose::Beside { gso, cut } => {
             let wants = Gear { gso, gro: false };
             let value = match cut {
                 Cut::Allowed => None,

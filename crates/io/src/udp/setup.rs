@@ -16,7 +16,7 @@ use crate::sys::os::local_addr;
 use crate::transmit::UdpState;
 use crate::udp::Udp;
 use crate::udp::filter::{FilterTable, SocketFilter};
-use crate::udp::open::{BoundSocket, Gear, Way};
+use crate::udp::open::{BoundSocket, Gear, SocketPurpose};
 
 impl Udp {
     /// The address that it is bound to.
@@ -92,7 +92,7 @@ impl Udp {
 
     /// Binds more sockets to the port. Data arrives where it did before. Returns whether others shared
     /// the port before.
-    pub(super) fn join(&self, more: usize, way: Way) -> io::Result<(Vec<Self>, bool)> {
+    pub(super) fn join(&self, more: usize, way: SocketPurpose) -> io::Result<(Vec<Self>, bool)> {
         let group = self.group.load(Relaxed).max(1);
         let (opened, was_shared) = helper::join(self.fd(), group, more, way)?;
         let sockets = opened.into_iter().map(|opened| Self::new(opened, true));
@@ -102,7 +102,7 @@ impl Udp {
     /// One more socket on the port, to send, and whether others shared it before.
     pub(super) fn beside(&self, cut: Cut) -> io::Result<(Self, bool)> {
         let gso = self.gso;
-        let (mut sockets, was_shared) = self.join(1, Way::Beside { gso, cut })?;
+        let (mut sockets, was_shared) = self.join(1, SocketPurpose::Beside { gso, cut })?;
         let beside = sockets.pop().ok_or(io::ErrorKind::NotFound)?;
         Ok((beside, was_shared))
     }
