@@ -73,9 +73,9 @@ enum PlacementState {
     /// Not bound: the scheduler decides.
     Free,
     /// Packets of sparse flows come from there.
-    Following(Bound),
+    Following(CpuBinding),
     /// Bound to a CPU where it processed its load.
-    Staying(Bound),
+    Staying(CpuBinding),
 }
 
 impl Placement {
@@ -184,7 +184,7 @@ impl Placement {
         self.packets >= LOAD
     }
 
-    fn bound(&self) -> Option<&Bound> {
+    fn bound(&self) -> Option<&CpuBinding> {
         match &self.state {
             PlacementState::Free => None,
             PlacementState::Following(bound) | PlacementState::Staying(bound) => Some(bound),
@@ -357,7 +357,7 @@ struct Affinity {
 
 /// A binding of a thread to a CPU.
 #[derive(Debug)]
-struct Bound {
+struct CpuBinding {
     cpu: usize,
     /// The CPUs that it is to be allowed again.
     before: CpuSet,
@@ -365,7 +365,7 @@ struct Bound {
 
 impl Affinity {
     /// Binds the thread to `cpu`; `None` if that is not among several CPUs that it may run on.
-    fn bind(&self, cpu: usize, bound: Option<&Bound>) -> Option<Bound> {
+    fn bind(&self, cpu: usize, bound: Option<&CpuBinding>) -> Option<CpuBinding> {
         let now = sched_getaffinity(None).ok()?;
         let before = match (bound, &self.left) {
             (Some(bound), _) if now == only(bound.cpu) => bound.before,
@@ -376,12 +376,12 @@ impl Affinity {
         let binds = cpu < CpuSet::MAX_CPU
             && before.is_set(cpu)
             && sched_setaffinity(None, &only(cpu)).is_ok();
-        binds.then_some(Bound { cpu, before })
+        binds.then_some(CpuBinding { cpu, before })
     }
 
     /// Lets the thread run where it might before it was bound. If another program bound it since,
     /// or its CPU is gone, that setting stays.
-    fn release(&mut self, Bound { cpu, before }: Bound) {
+    fn release(&mut self, CpuBinding { cpu, before }: CpuBinding) {
         if sched_getaffinity(None).is_ok_and(|now| now == only(cpu)) {
             let _ = sched_setaffinity(None, &before);
             self.left = sched_getaffinity(None).ok().map(|got| (got, before));
