@@ -20,12 +20,12 @@ pub(crate) struct SharedBuffers {
 }
 
 /// The buffers of one thread.
-pub(crate) struct Buffers {
+pub(crate) struct OutboundBuffers {
     pub(crate) batches: BufferPool<Box<OutboundBatch>>,
     pub(crate) trains: BufferPool<Box<[u8]>>,
 }
 
-impl Buffers {
+impl OutboundBuffers {
     pub(crate) fn new(shared: &SharedBuffers) -> Self {
         Self {
             batches: BufferPool::new(&shared.batches, (1, MAX_BATCHES), Default::default),

@@ -3,7 +3,7 @@
 use adit_offload::Frame;
 use adit_proto::Time;
 
-use crate::outbound::buffers::Buffers;
+use crate::outbound::buffers::OutboundBuffers;
 use crate::shared::common::Common;
 use crate::shared::sockets::Sockets;
 use crate::thread::priority;
@@ -13,7 +13,7 @@ pub(crate) struct Context<'a, U> {
     pub(crate) common: &'a Common<U>,
     pub(crate) sockets: &'a Sockets<U>,
     /// The buffers of the thread.
-    pub(crate) buffers: &'a Buffers,
+    pub(crate) buffers: &'a OutboundBuffers,
     /// The time of this poll.
     pub(crate) now: Time,
 }

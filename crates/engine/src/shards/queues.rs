@@ -23,7 +23,7 @@ use crate::outbound::buffers;
 use crate::outbound::seal::FLOW_SHARDS;
 use crate::outbound::{Outbound, context};
 use crate::shards::help::Need;
-use crate::shards::thread_state::{Buffers, ThreadState};
+use crate::shards::thread_state::{ThreadBuffers, ThreadState};
 use crate::shared::common::{Common, EndGuard};
 use crate::shared::handles::QueuesHandle;
 use crate::shared::sockets::{RxQueueSocket, Sockets};
@@ -218,7 +218,7 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
     /// The context of a poll of the outbound path.
     pub(crate) fn context<'a>(
         &'a self,
-        buffers: &'a buffers::Buffers,
+        buffers: &'a buffers::OutboundBuffers,
         sockets: &'a Sockets<U>,
         now: Time,
     ) -> context::Context<'a, U> {
@@ -336,7 +336,7 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
     /// Receives what waits in a socket, up to a batch: stages 1 to 3. `None` if nothing waits.
     pub(super) fn receive(
         &self,
-        buffers: &Buffers,
+        buffers: &ThreadBuffers,
         taking: &mut Taking<[Shares; 2]>,
         RxQueueSocket {
             rx_queue,

@@ -27,16 +27,16 @@ pub(crate) struct SharedBuffers {
 }
 
 /// The buffers of one thread.
-pub(crate) struct Buffers {
-    pub(crate) outbound: buffers::Buffers,
+pub(crate) struct ThreadBuffers {
+    pub(crate) outbound: buffers::OutboundBuffers,
     pub(crate) inbound: BufferPool<Box<InboundBatch>>,
 }
 
-impl Buffers {
+impl ThreadBuffers {
     fn new(shared: &SharedBuffers) -> Self {
         let batches = (1, MAX_BATCHES);
         Self {
-            outbound: buffers::Buffers::new(&shared.outbound),
+            outbound: buffers::OutboundBuffers::new(&shared.outbound),
             inbound: BufferPool::new(&shared.inbound, batches, Default::default),
         }
     }
@@ -53,14 +53,14 @@ impl Buffers {
 
 /// The state of a thread that polls queues, of whatever interface.
 pub(crate) struct ThreadState {
-    pub(crate) buffers: Buffers,
+    pub(crate) buffers: ThreadBuffers,
     pub(crate) delivery: Delivery,
 }
 
 impl ThreadState {
     pub(crate) fn new(shared: &SharedBuffers) -> Self {
         Self {
-            buffers: Buffers::new(shared),
+            buffers: ThreadBuffers::new(shared),
             delivery: Delivery::new(),
         }
     }
