@@ -14,7 +14,7 @@ pub(crate) const MAX_BATCHES: usize = DEPTH;
 
 /// Buffers that all threads share.
 #[derive(Default)]
-pub(crate) struct SharedBuffers {
+pub(crate) struct SharedOutboundBuffers {
     batches: Shared<Box<OutboundBatch>>,
     trains: Shared<Box<[u8]>>,
 }
@@ -26,7 +26,7 @@ pub(crate) struct OutboundBuffers {
 }
 
 impl OutboundBuffers {
-    pub(crate) fn new(shared: &SharedBuffers) -> Self {
+    pub(crate) fn new(shared: &SharedOutboundBuffers) -> Self {
         Self {
             batches: BufferPool::new(&shared.batches, (1, MAX_BATCHES), Default::default),
             trains: BufferPool::new(&shared.trains, (TRAINS, MAX_TRAINS), train::buffer),

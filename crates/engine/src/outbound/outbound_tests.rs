@@ -19,7 +19,7 @@ use adit_proto::{Device, Endpoint, Output, PeerEvent, Tai64N};
 use x25519_dalek::StaticSecret;
 
 use super::*;
-use crate::outbound::buffers::{OutboundBuffers, SharedBuffers};
+use crate::outbound::buffers::{OutboundBuffers, SharedOutboundBuffers};
 use crate::outbound::forward::MAX_OPEN;
 use crate::outbound::transmit::MAX_SEND;
 use crate::shared::common::Common;
@@ -117,7 +117,7 @@ impl<U: UdpSocket> Bench<U> {
             outbound: Outbound::new(&common.queues.drops, Arc::default())
                 .expect("an epoll descriptor"),
             flow_shards: 1,
-            buffers: OutboundBuffers::new(&SharedBuffers::default()),
+            buffers: OutboundBuffers::new(&SharedOutboundBuffers::default()),
             sockets: {
                 let socket = make(bind(our_addr, true), Arc::clone(&ours));
                 Sockets::new(Some(socket), None, our_addr.port())

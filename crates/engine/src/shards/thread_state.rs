@@ -22,7 +22,7 @@ const REST: Duration = if cfg!(test) {
 /// Buffers that all threads share.
 #[derive(Default)]
 pub(crate) struct SharedBuffers {
-    outbound: buffers::SharedBuffers,
+    outbound: buffers::SharedOutboundBuffers,
     inbound: Shared<Box<InboundBatch>>,
 }
 
