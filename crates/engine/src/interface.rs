@@ -15,7 +15,7 @@ use crate::shards::queues::Queues;
 use crate::shared::common::Common;
 use crate::shared::counters::{BatchCounters, TrainCounters, WaitingCounters};
 use crate::shared::error::CommandError;
-use crate::shared::mailbox::{AllowanceChange, Candidates, Command, GivenAllowance, OfControl};
+use crate::shared::mailbox::{AllowanceChange, Command, GivenAllowance, OfControl, PeerCandidates};
 use crate::shared::sockets::RxQueueSocket;
 use crate::shared::state::{HandedSocket, StopReason};
 
@@ -142,7 +142,7 @@ impl Interface {
 
     /// The addresses that the names of peers' endpoints lead to now; `None` for a peer without a
     /// name. It does not block, and the caller bounds how often it comes.
-    pub fn set_candidates(&self, named: Vec<Candidates>) {
+    pub fn set_candidates(&self, named: Vec<PeerCandidates>) {
         self.common.command(Command::Candidates(named));
     }
 

@@ -55,7 +55,7 @@ pub use shards::settings::{Policy, ThreadSettings};
 pub use shared::counters::{BatchCounters, TrainCounters, WaitingCounters};
 pub use shared::error::CommandError;
 pub use shared::event::Event;
-pub use shared::mailbox::{AllowanceChange, Candidates, GivenAllowance, Resume};
+pub use shared::mailbox::{AllowanceChange, GivenAllowance, PeerCandidates, Resume};
 pub use shared::rate_limited_log::Incident;
 pub use shared::sockets::Sockets;
 pub use shared::state::{HandedSocket, InterfaceState, StopReason};

@@ -58,7 +58,7 @@ pub(crate) type LookAnswer = Result<(DeviceStatus, usize), CommandError>;
 pub(crate) type SetAnswer = (Result<(), CommandError>, DeviceChange);
 
 /// A peer, and the addresses of its name; see [`Device::set_candidates`](adit_proto::Device).
-pub type Candidates = (PublicKey, Option<Vec<SocketAddr>>);
+pub type PeerCandidates = (PublicKey, Option<Vec<SocketAddr>>);
 
 /// The control thread's contribution to a report.
 #[derive(Default)]
@@ -92,7 +92,7 @@ pub(crate) enum Command {
     Report(SyncSender<OfControl>),
     Probe(PublicKey, SyncSender<Option<Duration>>),
     /// Nobody waits for an answer.
-    Candidates(Vec<Candidates>),
+    Candidates(Vec<PeerCandidates>),
     Allow(Vec<GivenAllowance>, bool, SyncSender<Vec<AllowanceChange>>),
     /// Hand the interface over, whose queues pause: nothing more happens until it resumes.
     Export(SyncSender<Exported>),
