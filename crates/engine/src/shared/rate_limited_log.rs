@@ -73,7 +73,7 @@ pub enum Incident {
 
 /// The fields by which the log takes two incidents for the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Cause {
+enum LogCause {
     Handshake(Option<Refusal>),
     WrongSource,
     InVain(HandshakeKind),
@@ -82,13 +82,13 @@ enum Cause {
 }
 
 impl Incident {
-    fn cause(&self) -> Cause {
+    fn cause(&self) -> LogCause {
         match self {
-            Self::Handshake(outcome) => Cause::Handshake(outcome.refusal),
-            Self::WrongSource { .. } => Cause::WrongSource,
-            Self::InVain { kind, .. } => Cause::InVain(*kind),
-            Self::NotSent { error, .. } => Cause::NotSent(*error),
-            Self::Icmp { error, .. } => Cause::Icmp(error.kind),
+            Self::Handshake(outcome) => LogCause::Handshake(outcome.refusal),
+            Self::WrongSource { .. } => LogCause::WrongSource,
+            Self::InVain { kind, .. } => LogCause::InVain(*kind),
+            Self::NotSent { error, .. } => LogCause::NotSent(*error),
+            Self::Icmp { error, .. } => LogCause::Icmp(error.kind),
         }
     }
 
@@ -211,7 +211,7 @@ pub(crate) struct RateLimitedLog {
 #[derive(Default)]
 struct Incidents {
     /// Incidents that had a line in the last second, by cause and source.
-    recent: HashMap<(Cause, IpAddr), Recent>,
+    recent: HashMap<(LogCause, IpAddr), Recent>,
     /// Lines that are due at once.
     fresh: Vec<LogLine>,
     /// How many incidents found `recent` full, and when their line is due.
