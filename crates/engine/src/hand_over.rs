@@ -19,7 +19,7 @@ use zeroize::Zeroizing;
 
 use crate::interface::Interface;
 use crate::shared::error::CommandError;
-use crate::shared::mailbox::{Command, Exported, Resume};
+use crate::shared::mailbox::{ControlCommand, Exported, Resume};
 use crate::shared::state::{HandedSocket, InterfaceState};
 
 /// How often to look whether all is processed.
@@ -71,7 +71,7 @@ impl Interface {
         mut put: impl FnMut(Zeroizing<Vec<u8>>) -> io::Result<()>,
     ) -> io::Result<InterfaceState> {
         let (answer, exported) = sync_channel(2);
-        self.common.command(Command::Export(answer));
+        self.common.command(ControlCommand::Export(answer));
         for piece in exported {
             match piece {
                 Exported::Records(records) => records.into_iter().try_for_each(&mut put)?,
@@ -101,7 +101,7 @@ impl Interface {
     /// Goes on after [`Self::pause`], and returns when it does.
     pub fn resume(&self, how: Resume) {
         let (answer, resumed) = sync_channel(1);
-        self.common.command(Command::Resume(how, answer));
+        self.common.command(ControlCommand::Resume(how, answer));
         // Without an answer the interface has ended.
         let _ = resumed.recv();
         self.common.pause(false);

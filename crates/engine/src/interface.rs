@@ -15,7 +15,9 @@ use crate::shards::queues::Queues;
 use crate::shared::common::Common;
 use crate::shared::counters::{BatchCounters, TrainCounters, WaitingCounters};
 use crate::shared::error::CommandError;
-use crate::shared::mailbox::{AllowanceChange, Command, GivenAllowance, OfControl, PeerCandidates};
+use crate::shared::mailbox::{
+    AllowanceChange, ControlCommand, GivenAllowance, OfControl, PeerCandidates,
+};
 use crate::shared::sockets::RxQueueSocket;
 use crate::shared::state::{HandedSocket, StopReason};
 
@@ -93,7 +95,7 @@ impl Interface {
     /// [`CommandError`] says what was refused; nothing was changed.
     pub fn set(&self, change: DeviceChange) -> Result<(), CommandError> {
         let (answer, result) = sync_channel(1);
-        self.common.command(Command::Set(change, answer));
+        self.common.command(ControlCommand::Set(change, answer));
         result
             .recv()
             .map_or(Err(CommandError::Stopping), |(result, _)| result)
@@ -106,7 +108,7 @@ impl Interface {
     /// [`CommandError::NoMemory`], and [`CommandError::Stopping`] once the interface ends.
     pub fn get(&self) -> Result<DeviceStatus, CommandError> {
         let (answer, result) = sync_channel(1);
-        self.common.command(Command::Get(answer));
+        self.common.command(ControlCommand::Get(answer));
         result.recv().unwrap_or(Err(CommandError::Stopping))
     }
 
@@ -119,7 +121,8 @@ impl Interface {
     pub fn look(&self, keys: &[PublicKey]) -> Result<(DeviceStatus, usize), CommandError> {
         let ask = |keys: &[PublicKey]| {
             let (answer, result) = sync_channel(1);
-            self.common.command(Command::Look(keys.to_vec(), answer));
+            self.common
+                .command(ControlCommand::Look(keys.to_vec(), answer));
             result.recv().unwrap_or(Err(CommandError::Stopping))
         };
         let (first, rest) = keys.split_at(keys.len().min(LOOKED_AT));
@@ -136,14 +139,14 @@ impl Interface {
     /// leaves, which the protocol's limits decide; `None` if there is no such peer.
     pub fn probe(&self, peer: PublicKey) -> Option<Duration> {
         let (answer, result) = sync_channel(1);
-        self.common.command(Command::Probe(peer, answer));
+        self.common.command(ControlCommand::Probe(peer, answer));
         result.recv().ok().flatten()
     }
 
     /// The addresses that the names of peers' endpoints lead to now; `None` for a peer without a
     /// name. It does not block, and the caller bounds how often it comes.
     pub fn set_candidates(&self, named: Vec<PeerCandidates>) {
-        self.common.command(Command::Candidates(named));
+        self.common.command(ControlCommand::Candidates(named));
     }
 
     /// Sets what peers may do, in pieces, as [`Self::set`] does. With `replace`, all others may do
@@ -159,14 +162,15 @@ impl Interface {
         replace: bool,
     ) -> Result<Vec<AllowanceChange>, CommandError> {
         let (answer, result) = sync_channel(1);
-        self.common.command(Command::Allow(given, replace, answer));
+        self.common
+            .command(ControlCommand::Allow(given, replace, answer));
         result.recv().map_err(|_| CommandError::Stopping)
     }
 
     /// The counters so far and the settings in force.
     pub fn report(&self) -> EngineReport {
         let (answer, result) = sync_channel(1);
-        self.common.command(Command::Report(answer));
+        self.common.command(ControlCommand::Report(answer));
         self.common.report(result.recv().unwrap_or_default())
     }
 
@@ -174,7 +178,7 @@ impl Interface {
     /// packets have answered the call before this one. They are to have some seconds for that.
     pub fn responds(&self) -> bool {
         let (answer, result) = sync_channel(1);
-        self.common.command(Command::Report(answer));
+        self.common.command(ControlCommand::Report(answer));
         result.recv().is_ok() && self.common.responds()
     }
 
@@ -211,7 +215,7 @@ impl Drop for Interface {
 
 /// The methods of [`Common`] that the handle needs, whatever its sockets are.
 pub(crate) trait AnyCommon: Send + Sync {
-    fn command(&self, command: Command);
+    fn command(&self, command: ControlCommand);
     fn report(&self, of_control: OfControl) -> EngineReport;
     fn responds(&self) -> bool;
     fn listen(&self, listens: bool);
@@ -256,7 +260,7 @@ impl<T, U: UdpSocket> Running<T, U> {
 }
 
 impl<T: TunQueue, U: UdpSocket> AnyCommon for Running<T, U> {
-    fn command(&self, command: Command) {
+    fn command(&self, command: ControlCommand) {
         // Once the control thread has ended, no command is executed: dropping this one answers the
         // caller.
         if !self.common.is_stopping() {

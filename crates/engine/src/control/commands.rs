@@ -9,7 +9,7 @@ use crate::control::sockets::RELEASE_POLL;
 use crate::control::{Allowing, Executing, Getting, InterfaceControl, Setting, memory};
 use crate::host::platform::Platform;
 use crate::shared::error::CommandError;
-use crate::shared::mailbox::{Command, GivenAllowance, LookAnswer, OfControl};
+use crate::shared::mailbox::{ControlCommand, GivenAllowance, LookAnswer, OfControl};
 use crate::thread::clock;
 
 /// Peers whose status is read in a turn.
@@ -40,14 +40,14 @@ impl<H: Platform> InterfaceControl<H> {
         };
     }
 
-    pub(super) fn begin(&mut self, now: Time, command: Command) -> Option<Executing> {
+    pub(super) fn begin(&mut self, now: Time, command: ControlCommand) -> Option<Executing> {
         match command {
-            Command::Set(change, answer) => Some(Executing::Set(Box::new(Setting {
+            ControlCommand::Set(change, answer) => Some(Executing::Set(Box::new(Setting {
                 transaction: self.device.begin(change),
                 has_sockets: false,
                 answer,
             }))),
-            Command::Get(answer) => {
+            ControlCommand::Get(answer) => {
                 self.device.set_clock(now, clock::wall());
                 Some(Executing::Get(Box::new(Getting {
                     status: self.status_without_peers(),
@@ -55,23 +55,23 @@ impl<H: Platform> InterfaceControl<H> {
                     answer,
                 })))
             }
-            Command::Look(keys, answer) => {
+            ControlCommand::Look(keys, answer) => {
                 self.device.set_clock(now, clock::wall());
                 let _ = answer.send(self.look(&keys));
                 None
             }
-            Command::Probe(key, answer) => {
+            ControlCommand::Probe(key, answer) => {
                 let due = self.device.probe(now, &key);
                 let _ = answer.send(due.map(|due| due.since(now)));
                 None
             }
-            Command::Candidates(named) => {
+            ControlCommand::Candidates(named) => {
                 for (peer, addrs) in named {
                     self.device.set_candidates(now, &peer, addrs.as_deref());
                 }
                 None
             }
-            Command::Allow(given, replace, answer) => {
+            ControlCommand::Allow(given, replace, answer) => {
                 let keys = || given.iter().map(|it| it.peer).collect();
                 Some(Executing::Allow(Box::new(Allowing {
                     others: replace.then(|| (keys(), 0)),
@@ -81,7 +81,7 @@ impl<H: Platform> InterfaceControl<H> {
                     answer,
                 })))
             }
-            Command::Report(answer) => {
+            ControlCommand::Report(answer) => {
                 self.count_tun_drops();
                 self.count_filtered();
                 // A caller that went away needs no answer, here and below.
@@ -92,13 +92,13 @@ impl<H: Platform> InterfaceControl<H> {
                 });
                 None
             }
-            Command::Export(answer) => {
+            ControlCommand::Export(answer) => {
                 let _raised = raise_priority();
                 self.export(&answer);
                 None
             }
             // It does not pause.
-            Command::Resume(_, answer) => {
+            ControlCommand::Resume(_, answer) => {
                 let _ = answer.send(());
                 None
             }

@@ -9,7 +9,7 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use crate::control::{Executing, InterfaceControl, WAKER, take_some};
 use crate::hand_over::RECORDS;
 use crate::host::platform::Platform;
-use crate::shared::mailbox::{Command, Exported, Resume};
+use crate::shared::mailbox::{ControlCommand, Exported, Resume};
 use crate::thread::clock;
 
 impl<H: Platform> InterfaceControl<H> {
@@ -30,18 +30,18 @@ impl<H: Platform> InterfaceControl<H> {
         self.commands.extend(self.common.control.take_commands());
         while let Some(command) = self.commands.pop_front() {
             match command {
-                Command::Resume(how, answer) => {
+                ControlCommand::Resume(how, answer) => {
                     self.resume(how)?;
                     let _ = answer.send(());
                     return Ok(true);
                 }
                 // Without an answer the caller learns that nothing was done. Addresses of names
                 // come again.
-                Command::Set(..)
-                | Command::Export(_)
-                | Command::Probe(..)
-                | Command::Candidates(_)
-                | Command::Allow(..) => {}
+                ControlCommand::Set(..)
+                | ControlCommand::Export(_)
+                | ControlCommand::Probe(..)
+                | ControlCommand::Candidates(_)
+                | ControlCommand::Allow(..) => {}
                 command => self.executing = self.begin(clock::now(), command),
             }
             while let Some(Executing::Get(get)) = self.executing.take() {

@@ -27,7 +27,7 @@ use rustix::time::{
 use crate::host::platform::{Platform, TunDrops};
 use crate::shared::common::{Common, EndGuard};
 use crate::shared::error::CommandError;
-use crate::shared::mailbox::{AllowanceChange, Command, GivenAllowance, SetAnswer};
+use crate::shared::mailbox::{AllowanceChange, ControlCommand, GivenAllowance, SetAnswer};
 use crate::shared::sockets::{RxQueueSocket, Sockets};
 use crate::shared::state::InterfaceState;
 use crate::thread::clock;
@@ -92,7 +92,7 @@ pub(crate) struct InterfaceControl<H: Platform> {
     /// Peers whose events are to be handled.
     events: VecDeque<Arc<Peer>>,
     /// Commands that wait for the one that is being executed.
-    commands: VecDeque<Command>,
+    commands: VecDeque<ControlCommand>,
     executing: Option<Executing>,
     fwmark: u32,
     up: bool,

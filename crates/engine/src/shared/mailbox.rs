@@ -84,7 +84,7 @@ pub struct GivenAllowance {
 pub type AllowanceChange = (PublicKey, Allowance, Allowance);
 
 /// A caller's request; the caller waits for the answer.
-pub(crate) enum Command {
+pub(crate) enum ControlCommand {
     Set(DeviceChange, SyncSender<SetAnswer>),
     Get(SyncSender<Result<DeviceStatus, CommandError>>),
     /// Only peers of these keys, and how many peers there are.
@@ -135,7 +135,7 @@ pub(crate) struct Posted {
     others_next: bool,
     /// Bounded by the number of peers: a peer with an event raises no second one.
     pub(crate) events: Vec<Arc<Peer>>,
-    pub(crate) commands: Vec<Command>,
+    pub(crate) commands: Vec<ControlCommand>,
     /// The TUN of a shard is behind.
     pub(crate) behind: bool,
     /// Packets for this host, that say why one of its own was dropped. Bounded by MAX_ANSWERS.
@@ -181,7 +181,7 @@ impl Mailbox {
 
     /// Posts a command, and wakes the thread though something else waits: while the interface pauses,
     /// commands alone are taken.
-    pub(crate) fn command(&self, command: Command) {
+    pub(crate) fn command(&self, command: ControlCommand) {
         self.post(|waiting| waiting.commands.push(command));
         self.waker.wake();
     }
@@ -283,7 +283,7 @@ impl Mailbox {
     }
 
     /// All but the handshakes, at once.
-    pub(crate) fn take_all(&self) -> (Vec<Arc<Peer>>, Vec<Command>, bool) {
+    pub(crate) fn take_all(&self) -> (Vec<Arc<Peer>>, Vec<ControlCommand>, bool) {
         let mut waiting = lock(&self.waiting);
         (
             std::mem::take(&mut waiting.events),
@@ -293,7 +293,7 @@ impl Mailbox {
     }
 
     /// The commands alone.
-    pub(crate) fn take_commands(&self) -> Vec<Command> {
+    pub(crate) fn take_commands(&self) -> Vec<ControlCommand> {
         std::mem::take(&mut lock(&self.waiting).commands)
     }
 

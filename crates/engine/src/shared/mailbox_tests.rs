@@ -162,7 +162,7 @@ fn a_command_wakes_whatever_else_waits() {
         mailbox.waker.clear();
         assert!(mailbox.take_commands().is_empty());
         let (answer, _) = std::sync::mpsc::sync_channel(1);
-        mailbox.command(Command::Resume(Resume::AsItWas, answer));
+        mailbox.command(ControlCommand::Resume(Resume::AsItWas, answer));
         assert!(mailbox.waker.is_due(), "the control thread sleeps on");
     }
 }
