@@ -11,7 +11,7 @@ use adit_offload::{Coalescer, Merged, Span, VNET_HDR_LEN};
 use adit_proto::{DropReason, PassedKind, Peer, Time};
 use arrayvec::ArrayVec;
 
-use crate::inbound::{Context, InboundBatch, SessionRun, narrow};
+use crate::inbound::{InboundBatch, InboundContext, SessionRun, narrow};
 use crate::shared::common::Common;
 use crate::shared::rate_limited_log::Incident;
 use crate::thread::priority;
@@ -30,11 +30,11 @@ impl Delivery {
     /// Stages 6 to 8, for this flow shard of what is committed. Errors are the TUN's.
     pub(crate) fn deliver_batch<T: TunQueue, U: UdpSocket>(
         &mut self,
-        context: Context<'_, T, U>,
+        context: InboundContext<'_, T, U>,
         batch: &InboundBatch,
         flow_shard: usize,
     ) -> io::Result<()> {
-        let Context {
+        let InboundContext {
             common, offloads, ..
         } = context;
         self.0.merge_only(|kind| {
@@ -51,11 +51,11 @@ impl Delivery {
     /// Stages 6 and 7.
     fn coalesce<T: TunQueue, U: UdpSocket>(
         &mut self,
-        context: Context<'_, T, U>,
+        context: InboundContext<'_, T, U>,
         batch: &InboundBatch,
         flow_shard: usize,
     ) -> io::Result<()> {
-        let Context {
+        let InboundContext {
             common, drops, now, ..
         } = context;
         let routes = common.proto.routes();
@@ -153,9 +153,9 @@ impl Delivery {
     /// its kind are made.
     fn deliver<T: TunQueue, U>(
         &mut self,
-        Context {
+        InboundContext {
             common, drops, tun, ..
-        }: Context<'_, T, U>,
+        }: InboundContext<'_, T, U>,
         received: &RecvBatch,
     ) -> io::Result<()> {
         let mut refused = ArrayVec::<Merged, { Merged::COUNT }>::new();

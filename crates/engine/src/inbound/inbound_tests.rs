@@ -148,7 +148,7 @@ impl Hosts {
 
     /// How many messages a poll leaves to be opened.
     fn poll(&mut self) -> usize {
-        let context = Context {
+        let context = InboundContext {
             common: &self.common,
             rx_queue: 0,
             drops: &self.common.queues.drops,

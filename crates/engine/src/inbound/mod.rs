@@ -116,7 +116,7 @@ impl InboundFlowShard {
 }
 
 /// The interface whose socket is polled.
-pub(crate) struct Context<'a, T, U> {
+pub(crate) struct InboundContext<'a, T, U> {
     pub(crate) common: &'a Common<U>,
     /// The receive queue of the socket.
     pub(crate) rx_queue: usize,
@@ -128,13 +128,13 @@ pub(crate) struct Context<'a, T, U> {
     pub(crate) now: Time,
 }
 
-impl<T, U> Clone for Context<'_, T, U> {
+impl<T, U> Clone for InboundContext<'_, T, U> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<T, U> Copy for Context<'_, T, U> {}
+impl<T, U> Copy for InboundContext<'_, T, U> {}
 
 /// Consecutive datagrams of one message for one session.
 struct SessionRun {
@@ -164,7 +164,7 @@ impl InboundBatch {
     /// lost: the next wake-up continues.
     pub(crate) fn take<T, U: UdpSocket>(
         &mut self,
-        context: Context<'_, T, U>,
+        context: InboundContext<'_, T, U>,
         socket: &U,
         shares: &mut Shares,
     ) -> bool {
@@ -205,9 +205,9 @@ impl InboundBatch {
     /// Stages 2 and 3.
     fn classify<T, U: UdpSocket>(
         &mut self,
-        Context {
+        InboundContext {
             common, drops, now, ..
-        }: Context<'_, T, U>,
+        }: InboundContext<'_, T, U>,
         shares: &mut Shares,
     ) {
         let messages = self.received.received();
@@ -381,13 +381,13 @@ impl InboundBatch {
     /// Stage 5. Only what is authentic moves the window, the endpoint or a timer.
     pub(crate) fn commit<T, U>(
         &mut self,
-        Context {
+        InboundContext {
             common,
             rx_queue,
             drops,
             now,
             ..
-        }: Context<'_, T, U>,
+        }: InboundContext<'_, T, U>,
     ) {
         let mut all_work = 0;
         let is_same = |a: &SessionRun, b: &SessionRun| Arc::ptr_eq(&a.session, &b.session);

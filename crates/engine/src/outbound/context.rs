@@ -9,7 +9,7 @@ use crate::shared::sockets::Sockets;
 use crate::thread::priority;
 
 /// The context of a poll of the outbound path.
-pub(crate) struct Context<'a, U> {
+pub(crate) struct OutboundContext<'a, U> {
     pub(crate) common: &'a Common<U>,
     pub(crate) sockets: &'a Sockets<U>,
     /// The buffers of the thread.
@@ -18,7 +18,7 @@ pub(crate) struct Context<'a, U> {
     pub(crate) now: Time,
 }
 
-impl<U> Context<'_, U> {
+impl<U> OutboundContext<'_, U> {
     /// A frame leaves: datagrams, or a UDP tunnel's packet, which ends here.
     pub(crate) fn saw(&self, frame: &Frame<'_>) {
         match (frame.tunnel_end(), &self.common.tunnel_ends) {
@@ -31,10 +31,10 @@ impl<U> Context<'_, U> {
     }
 }
 
-impl<U> Clone for Context<'_, U> {
+impl<U> Clone for OutboundContext<'_, U> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<U> Copy for Context<'_, U> {}
+impl<U> Copy for OutboundContext<'_, U> {}

@@ -12,7 +12,7 @@ use arrayvec::ArrayVec;
 use crate::order::ordered_queue::Commit;
 use crate::outbound::batch::Rest;
 use crate::outbound::buffers::MAX_TRAINS;
-use crate::outbound::context::Context;
+use crate::outbound::context::OutboundContext;
 use crate::outbound::sender::{MAX_READY, Sender};
 use crate::outbound::staged::{Staged, packets};
 use crate::outbound::train::{OpenTrain, SealedTrain, datagram_len, max_bytes, seal_all};
@@ -92,7 +92,7 @@ impl<U: UdpSocket> Forwarder<U> {
     /// frames. That returns whether none is left.
     pub(crate) fn transmit(
         &mut self,
-        context: Context<'_, U>,
+        context: OutboundContext<'_, U>,
         sealed: &mut VecDeque<SealedTrain>,
         mut forward: impl FnMut(&mut Self) -> bool,
     ) -> Commit {
@@ -115,7 +115,7 @@ impl<U: UdpSocket> Forwarder<U> {
     }
 
     /// Sends trains that are sealed, until none is left or the socket is full.
-    fn send_sealed(&mut self, context: Context<'_, U>, sealed: &mut VecDeque<SealedTrain>) {
+    fn send_sealed(&mut self, context: OutboundContext<'_, U>, sealed: &mut VecDeque<SealedTrain>) {
         while self.sender.has_room(context)
             && let Some(train) = sealed.pop_front()
         {
@@ -128,7 +128,7 @@ impl<U: UdpSocket> Forwarder<U> {
     }
 
     /// Stages 2 to 4 for frames of a flow shard, as [`Self::forward_all`] does for those of a whole batch.
-    pub(crate) fn forward_rest(&mut self, context: Context<'_, U>, rest: &mut Rest) {
+    pub(crate) fn forward_rest(&mut self, context: OutboundContext<'_, U>, rest: &mut Rest) {
         let mut trains = OpenTrains::default();
         let routes = context.common.proto.routes();
         let mut forwarded = 0;
@@ -149,7 +149,7 @@ impl<U: UdpSocket> Forwarder<U> {
 
     /// Stages 2 to 4 for the frames that are left, until none is or a full socket leaves no buffer
     /// for the next.
-    pub(crate) fn forward_all(&mut self, context: Context<'_, U>, frames: &FrameBatch) {
+    pub(crate) fn forward_all(&mut self, context: OutboundContext<'_, U>, frames: &FrameBatch) {
         let mut trains = OpenTrains::default();
         let routes = context.common.proto.routes();
         while self.sender.has_room(context)
@@ -170,11 +170,11 @@ impl<U: UdpSocket> Forwarder<U> {
     fn forward<'a, 'r>(
         &mut self,
         trains: &mut OpenTrains<'a>,
-        context: Context<'_, U>,
+        context: OutboundContext<'_, U>,
         bytes: &'a [u8],
         route: impl FnOnce(&Frame<'a>) -> Option<(&'r Arc<Peer>, bool)>,
     ) {
-        let Context { now, .. } = context;
+        let OutboundContext { now, .. } = context;
         let Ok(frame) = Frame::parse(bytes) else {
             self.processed += 1;
             self.sender.drops().count(DropReason::MalformedFrame, 1);
@@ -214,20 +214,20 @@ impl<U: UdpSocket> Forwarder<U> {
     }
 
     /// Hands the trains that are sealed to the sender.
-    fn send(&mut self, context: Context<'_, U>, trains: &mut OpenTrains<'_>) {
+    fn send(&mut self, context: OutboundContext<'_, U>, trains: &mut OpenTrains<'_>) {
         for train in trains.sealed.drain(..) {
             self.sender.take(context, train);
         }
     }
 
     /// Seals all trains and hands them to the sender.
-    fn send_all(&mut self, context: Context<'_, U>, trains: &mut OpenTrains<'_>) {
+    fn send_all(&mut self, context: OutboundContext<'_, U>, trains: &mut OpenTrains<'_>) {
         trains.close_all(context);
         self.send(context, trains);
     }
 
     /// Sends the frames that waited for a session. A socket that is full now loses them.
-    pub(crate) fn send_staged(&mut self, context: Context<'_, U>, peer: &Arc<Peer>) {
+    pub(crate) fn send_staged(&mut self, context: OutboundContext<'_, U>, peer: &Arc<Peer>) {
         let frames = self.staged.take(peer.id());
         let mut trains = OpenTrains::default();
         for bytes in &frames {
@@ -255,11 +255,11 @@ impl<U: UdpSocket> Forwarder<U> {
     /// Keeps a frame until the peer has a session, and asks for one.
     fn stage(
         &mut self,
-        context: Context<'_, U>,
+        context: OutboundContext<'_, U>,
         peer: &Arc<Peer>,
         (frame, bytes): (&Frame<'_>, &[u8]),
     ) {
-        let Context { common, now, .. } = context;
+        let OutboundContext { common, now, .. } = context;
         if peer.is_barred() {
             let sender = &self.sender;
             return sender.drop_packets(peer, DropReason::NoAccess, packets(bytes));
@@ -308,11 +308,11 @@ impl<'a> OpenTrains<'a> {
     /// Stages 3 and 4 for one frame.
     pub(super) fn append<U>(
         &mut self,
-        context: Context<'_, U>,
+        context: OutboundContext<'_, U>,
         (peer, flow_shard): (&Arc<Peer>, usize),
         frame: &Frame<'a>,
     ) -> Result<(), NotAppended> {
-        let Context { common, now, .. } = context;
+        let OutboundContext { common, now, .. } = context;
         let segments = frame.segments();
         if is_own_datagram(frame, peer, context.sockets.port) {
             return Err(NotAppended::Dropped(DropReason::RoutingLoop, segments));
@@ -368,7 +368,7 @@ impl<'a> OpenTrains<'a> {
     }
 
     /// Seals one train.
-    fn close<U>(&mut self, at: usize, context: Context<'_, U>) {
+    fn close<U>(&mut self, at: usize, context: OutboundContext<'_, U>) {
         let mut train = ArrayVec::from([self.open.remove(at)]);
         seal_all(&mut train, context.now, |train| {
             keep(&mut self.sealed, context, train);
@@ -376,7 +376,7 @@ impl<'a> OpenTrains<'a> {
     }
 
     /// Seals all; their order stays.
-    pub(super) fn close_all<U>(&mut self, context: Context<'_, U>) {
+    pub(super) fn close_all<U>(&mut self, context: OutboundContext<'_, U>) {
         seal_all(&mut self.open, context.now, |train| {
             keep(&mut self.sealed, context, train);
         });
@@ -386,7 +386,7 @@ impl<'a> OpenTrains<'a> {
 /// Keeps a train that is sealed. One whose session may not be used any more is dropped.
 fn keep<U>(
     sealed: &mut ArrayVec<SealedTrain, MAX_SEALED>,
-    context: Context<'_, U>,
+    context: OutboundContext<'_, U>,
     train: Result<SealedTrain, OpenTrain<'_>>,
 ) {
     match train {
@@ -411,8 +411,8 @@ pub(crate) enum NotAppended {
 /// What is known of the path to a peer says that a frame's segments do not arrive. Their sender is
 /// told, also if they arrive in fragments. IPv6 has no shorter limit than 1280 bytes (RFC 8200, 5).
 #[cold]
-fn is_too_long<U>(context: Context<'_, U>, peer: &Arc<Peer>, frame: &Frame<'_>) -> bool {
-    let Context { common, now, .. } = context;
+fn is_too_long<U>(context: OutboundContext<'_, U>, peer: &Arc<Peer>, frame: &Frame<'_>) -> bool {
+    let OutboundContext { common, now, .. } = context;
     let len = frame.segment_len(0);
     if peer.sample(len, frame.source(), frame.destination()) {
         common.control.event(peer);

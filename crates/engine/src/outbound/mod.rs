@@ -37,7 +37,7 @@ use arrayvec::ArrayVec;
 use crate::order::flow_shards::SplitBatch;
 use crate::order::ordered_queue::{Commit, OrderedQueue, SequenceNumber, Taken};
 use crate::outbound::batch::{OutboundBatch, Rest};
-use crate::outbound::context::Context;
+use crate::outbound::context::OutboundContext;
 use crate::outbound::forward::{Forwarder, WaitingShare};
 use crate::outbound::seal::{FLOW_SHARDS, flow_shard_of};
 use crate::outbound::sender::Sender;
@@ -125,7 +125,7 @@ impl<U: UdpSocket> Outbound<U> {
     /// Errors are the TUN's.
     pub(crate) fn take(
         &self,
-        context: Context<'_, U>,
+        context: OutboundContext<'_, U>,
         tun: &impl TunQueue,
         (awaits, threads): (bool, usize),
         flow_shards: usize,
@@ -162,7 +162,7 @@ impl<U: UdpSocket> Outbound<U> {
     /// Does the work for a batch, unless it is its turn, and files it.
     pub(crate) fn finish(
         &self,
-        context: Context<'_, U>,
+        context: OutboundContext<'_, U>,
         tun: &impl TunQueue,
         (sequence, batch): (SequenceNumber, Box<OutboundBatch>),
     ) -> Polled {
@@ -183,7 +183,7 @@ impl<U: UdpSocket> Outbound<U> {
     /// Does the work for a batch, and files it. Returns how many packets that were.
     pub(crate) fn work(
         &self,
-        context: Context<'_, U>,
+        context: OutboundContext<'_, U>,
         (sequence, mut batch): (SequenceNumber, Box<OutboundBatch>),
     ) -> usize {
         let flow_shards = self.queue.in_use();
@@ -209,7 +209,7 @@ impl<U: UdpSocket> Outbound<U> {
 
     /// Transmits what is ready, unless other threads do. Returns how many packets were processed that
     /// were not before.
-    pub(crate) fn proceed(&self, context: Context<'_, U>, tun: &impl TunQueue) -> usize {
+    pub(crate) fn proceed(&self, context: OutboundContext<'_, U>, tun: &impl TunQueue) -> usize {
         let mut processed = 0;
         let transmit = |flow_shard, forwarder: &mut Forwarder<U>, shard: &mut OutboundFlowShard| {
             let (result, packets) = match shard {
@@ -240,7 +240,7 @@ impl<U: UdpSocket> Outbound<U> {
     /// Stages 2 to 5 for what is left of a batch. Returns how many packets were processed, too.
     pub(crate) fn transmit_whole(
         &self,
-        context: Context<'_, U>,
+        context: OutboundContext<'_, U>,
         flow_shard: usize,
         forwarder: &mut Forwarder<U>,
         batch: &mut OutboundBatch,
@@ -256,7 +256,7 @@ impl<U: UdpSocket> Outbound<U> {
     /// processed, too.
     fn transmit(
         &self,
-        context: Context<'_, U>,
+        context: OutboundContext<'_, U>,
         flow_shard: usize,
         forwarder: &mut Forwarder<U>,
         sealed: &mut VecDeque<SealedTrain>,
@@ -273,7 +273,7 @@ impl<U: UdpSocket> Outbound<U> {
     /// A batch has been sent, or waits for sessions.
     pub(crate) fn has_transmitted(
         &self,
-        context: Context<'_, U>,
+        context: OutboundContext<'_, U>,
         tun: &impl TunQueue,
         batch: Box<OutboundBatch>,
     ) {
@@ -282,7 +282,7 @@ impl<U: UdpSocket> Outbound<U> {
     }
 
     /// Goes on where a full socket stopped it. False if it is still full.
-    pub(crate) fn resume(&self, context: Context<'_, U>, tun: &impl TunQueue) -> bool {
+    pub(crate) fn resume(&self, context: OutboundContext<'_, U>, tun: &impl TunQueue) -> bool {
         if self.waits_for().is_some() {
             self.change(context, tun, |forwarder| forwarder.sender.flush(context));
         }
@@ -298,7 +298,7 @@ impl<U: UdpSocket> Outbound<U> {
     /// may go on, and nothing else wakes a thread for it: so all flow shards proceed (invariant 6).
     fn change<R>(
         &self,
-        context: Context<'_, U>,
+        context: OutboundContext<'_, U>,
         tun: &impl TunQueue,
         mut change: impl FnMut(&mut Forwarder<U>) -> R,
     ) -> ArrayVec<R, FLOW_SHARDS> {
@@ -340,7 +340,7 @@ impl<U: UdpSocket> Outbound<U> {
     /// A session exists now: sends what waited for it. False if the path pauses.
     pub(crate) fn send_staged(
         &self,
-        context: Context<'_, U>,
+        context: OutboundContext<'_, U>,
         tun: &impl TunQueue,
         peer: &Arc<Peer>,
     ) -> bool {
@@ -377,7 +377,12 @@ impl<U: UdpSocket> Outbound<U> {
     }
 
     /// No session will come: drops what waited for it.
-    pub(crate) fn drop_staged(&self, context: Context<'_, U>, tun: &impl TunQueue, peer: &Peer) {
+    pub(crate) fn drop_staged(
+        &self,
+        context: OutboundContext<'_, U>,
+        tun: &impl TunQueue,
+        peer: &Peer,
+    ) {
         self.change(context, tun, |Forwarder { sender, staged, .. }| {
             let dropped = staged.drop_all(peer.id());
             sender.drop_packets(peer, DropReason::Staged, dropped);
@@ -386,7 +391,7 @@ impl<U: UdpSocket> Outbound<U> {
 
     /// The socket that peers share has been full for long: peers that may be the reason get sockets
     /// of their own, and their trains no longer wait. False if that changed nothing.
-    pub(crate) fn isolate(&self, context: Context<'_, U>, tun: &impl TunQueue) -> bool {
+    pub(crate) fn isolate(&self, context: OutboundContext<'_, U>, tun: &impl TunQueue) -> bool {
         let Some(v6) = self.waits_for() else {
             return false;
         };
@@ -406,7 +411,7 @@ impl<U: UdpSocket> Outbound<U> {
     }
 
     /// Takes what happened to the peers' own sockets.
-    pub(crate) fn handle_path_events(&self, context: Context<'_, U>) {
+    pub(crate) fn handle_path_events(&self, context: OutboundContext<'_, U>) {
         self.paths.handle_events(context);
     }
 
@@ -416,7 +421,7 @@ impl<U: UdpSocket> Outbound<U> {
     }
 
     /// Closes the peers' own sockets that are no longer needed.
-    pub(crate) fn tidy(&self, context: Context<'_, U>) {
+    pub(crate) fn tidy(&self, context: OutboundContext<'_, U>) {
         self.paths.tidy(context);
     }
 
@@ -431,7 +436,7 @@ impl Standing {
     /// Stage 1: `None` if nothing waits in the TUN queue.
     pub(crate) fn read<U>(
         &mut self,
-        context: Context<'_, U>,
+        context: OutboundContext<'_, U>,
         tun: &impl TunQueue,
     ) -> io::Result<Option<Box<OutboundBatch>>> {
         let mut batch = context.buffers.batches.take();
@@ -448,7 +453,11 @@ impl Standing {
     }
 
     /// Tells the control thread, now and then, that the TUN holds more than leaves.
-    fn note<U>(&mut self, Context { common, now, .. }: Context<'_, U>, emptied: bool) {
+    fn note<U>(
+        &mut self,
+        OutboundContext { common, now, .. }: OutboundContext<'_, U>,
+        emptied: bool,
+    ) {
         self.behind = if emptied {
             0
         } else {

@@ -154,8 +154,8 @@ impl<U: UdpSocket> Bench<U> {
         lengths.len()
     }
 
-    fn context(&self) -> Context<'_, U> {
-        Context {
+    fn context(&self) -> OutboundContext<'_, U> {
+        OutboundContext {
             common: &self.common,
             sockets: &self.sockets,
             buffers: &self.buffers,

@@ -11,7 +11,7 @@ use zeroize::Zeroizing;
 
 use crate::order::flow_shards::flow_shard_between;
 use crate::outbound::batch::{OutboundBatch, Rest};
-use crate::outbound::context::Context;
+use crate::outbound::context::OutboundContext;
 use crate::outbound::forward::{NotAppended, OpenTrains, admit};
 use crate::outbound::sender::MAX_READY;
 use crate::outbound::train::SealedTrain;
@@ -22,7 +22,7 @@ pub(crate) const FLOW_SHARDS: usize = 8;
 impl OutboundBatch {
     /// Stages 2 to 4 before it is this batch's turn: for frames from the first on, as long as each
     /// has a session and there are not too many trains. Returns how many packets that were.
-    pub(super) fn seal<U: UdpSocket>(&mut self, context: Context<'_, U>) -> usize {
+    pub(super) fn seal<U: UdpSocket>(&mut self, context: OutboundContext<'_, U>) -> usize {
         let drops = &context.common.queues.drops;
         let routes = context.common.proto.routes();
         let mut trains = OpenTrains::default();
@@ -66,7 +66,7 @@ impl OutboundBatch {
     /// these when it is this batch's turn. Returns how many packets were processed, too.
     pub(super) fn split<U: UdpSocket>(
         &mut self,
-        context: Context<'_, U>,
+        context: OutboundContext<'_, U>,
         flow_shards: usize,
     ) -> (ArrayVec<(VecDeque<SealedTrain>, Rest), FLOW_SHARDS>, usize) {
         let drops = &context.common.queues.drops;
@@ -146,7 +146,7 @@ impl Sealed<'_> {
     fn append<'b, U>(
         &mut self,
         trains: &mut OpenTrains<'b>,
-        context: Context<'_, U>,
+        context: OutboundContext<'_, U>,
         (peer, flow_shard): (&Arc<Peer>, usize),
         frame: &Frame<'b>,
     ) {

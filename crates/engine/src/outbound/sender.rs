@@ -12,7 +12,7 @@ use adit_io::UdpSocket;
 use adit_proto::{DropReason, Drops, Peer};
 
 use crate::outbound::buffers::MAX_TRAINS;
-use crate::outbound::context::Context;
+use crate::outbound::context::OutboundContext;
 use crate::outbound::slow_paths::{Paths, Recent};
 use crate::outbound::train::SealedTrain;
 use crate::outbound::transmit::{MAX_SEND, send};
@@ -62,7 +62,7 @@ impl<U: UdpSocket> Sender<U> {
     }
 
     /// Whether the trains of one more frame find buffers.
-    pub(crate) fn has_room(&mut self, context: Context<'_, U>) -> bool {
+    pub(crate) fn has_room(&mut self, context: OutboundContext<'_, U>) -> bool {
         self.ready.len() < self.max_ready || self.flush(context)
     }
 
@@ -82,7 +82,7 @@ impl<U: UdpSocket> Sender<U> {
     }
 
     /// Takes a train that is sealed, and sends what is worth a system call.
-    pub(crate) fn take(&mut self, context: Context<'_, U>, mut train: SealedTrain) {
+    pub(crate) fn take(&mut self, context: OutboundContext<'_, U>, mut train: SealedTrain) {
         if self.paths.has(train.peer.id()) {
             // What was sealed before the peer got its socket leaves first.
             self.leave_shared(context);
@@ -98,7 +98,7 @@ impl<U: UdpSocket> Sender<U> {
     }
 
     /// Stage 5: sends what is ready, in order. False if the socket is full.
-    pub(crate) fn flush(&mut self, context: Context<'_, U>) -> bool {
+    pub(crate) fn flush(&mut self, context: OutboundContext<'_, U>) -> bool {
         while !self.ready.is_empty() {
             self.renew(context);
             let Some(v6) = self.waits_for() else {
@@ -128,7 +128,7 @@ impl<U: UdpSocket> Sender<U> {
     }
 
     /// The trains of peers that have sockets of their own wait no longer for the shared one.
-    pub(crate) fn leave_shared(&mut self, context: Context<'_, U>) {
+    pub(crate) fn leave_shared(&mut self, context: OutboundContext<'_, U>) {
         for _ in 0..self.ready.len() {
             let Some(mut train) = self.ready.pop_front() else {
                 break;
@@ -143,7 +143,7 @@ impl<U: UdpSocket> Sender<U> {
     }
 
     /// No train of the next batch leaves with counters that the peer may take for replays.
-    fn renew(&mut self, Context { now, buffers, .. }: Context<'_, U>) {
+    fn renew(&mut self, OutboundContext { now, buffers, .. }: OutboundContext<'_, U>) {
         let mut index = 0;
         while let Some(train) = self.ready.get_mut(index).filter(|_| index < MAX_SEND) {
             match train.renew(now) {

@@ -25,7 +25,7 @@ use adit_proto::{DropReason, Drops, Time};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
 
-use crate::outbound::context::Context;
+use crate::outbound::context::OutboundContext;
 use crate::outbound::train::SealedTrain;
 use crate::outbound::transmit::send;
 use crate::thread::lock::lock;
@@ -162,7 +162,7 @@ impl<U: UdpSocket> Paths<U> {
     /// neither.
     pub(crate) fn isolate(
         &self,
-        context: Context<'_, U>,
+        context: OutboundContext<'_, U>,
         v6: bool,
         recent: impl IntoIterator<Item = (u32, usize)>,
     ) -> bool {
@@ -223,7 +223,7 @@ impl<U: UdpSocket> Paths<U> {
     /// False if it has none, and the train is as it was.
     pub(crate) fn send(
         &self,
-        context: Context<'_, U>,
+        context: OutboundContext<'_, U>,
         train: &mut SealedTrain,
         drops: &Drops,
     ) -> bool {
@@ -264,7 +264,7 @@ impl<U: UdpSocket> Paths<U> {
     }
 
     /// Handles events of the sockets: one has space again, or an ICMP error came back.
-    pub(crate) fn handle_events(&self, context: Context<'_, U>) {
+    pub(crate) fn handle_events(&self, context: OutboundContext<'_, U>) {
         let mut events = Vec::with_capacity(MAX_ISOLATED);
         let at_once = Timespec::default();
         let spare = rustix::buffer::spare_capacity(&mut events);
@@ -294,7 +294,7 @@ impl<U: UdpSocket> Paths<U> {
     }
 
     /// Has peers whose paths are no longer slow use the shared socket again.
-    pub(crate) fn tidy(&self, context: Context<'_, U>) {
+    pub(crate) fn tidy(&self, context: OutboundContext<'_, U>) {
         let now = context.now;
         let mut state = lock(&self.state);
         if now.since(state.tidied) < TIDY {

@@ -4,7 +4,7 @@ use adit_io::{SendReport, Transmit, UdpSocket};
 use adit_proto::{DropReason, Drops, PassedKind};
 use arrayvec::ArrayVec;
 
-use crate::outbound::context::Context;
+use crate::outbound::context::OutboundContext;
 use crate::outbound::train::SealedTrain;
 use crate::shared::rate_limited_log::Incident;
 
@@ -14,12 +14,12 @@ pub(crate) const MAX_SEND: usize = 32;
 /// Sends at most [`MAX_SEND`] trains of one address family through `socket`, and tells their peers;
 /// returns how many were taken. Without a socket all are lost.
 pub(crate) fn send<U: UdpSocket>(
-    context: Context<'_, U>,
+    context: OutboundContext<'_, U>,
     socket: Option<&U>,
     trains: &mut [SealedTrain],
     drops: &Drops,
 ) -> usize {
-    let Context { common, now, .. } = context;
+    let OutboundContext { common, now, .. } = context;
     let mut report = SendReport::default();
     let taken = if let Some(socket) = socket {
         let batch: ArrayVec<Transmit<'_>, MAX_SEND> = trains

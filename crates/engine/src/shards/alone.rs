@@ -19,7 +19,7 @@ use adit_proto::Time;
 use crate::inbound::InboundFlowShard;
 use crate::order::ordered_queue::Commit;
 use crate::outbound::OutboundFlowShard;
-use crate::outbound::context::Context;
+use crate::outbound::context::OutboundContext;
 use crate::shards::queues::Queues;
 use crate::shards::thread_state::ThreadState;
 use crate::shared::sockets::RxQueueSocket;
@@ -32,7 +32,7 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
     /// may have a part of this path. Errors are the TUN's.
     pub(super) fn send_alone(
         &self,
-        context: Context<'_, U>,
+        context: OutboundContext<'_, U>,
         role: Role,
     ) -> Option<io::Result<Polled>> {
         let (outbound, tun) = (&self.outbound, &self.tun);

@@ -12,7 +12,7 @@ use rustix::event::epoll::{self, EventFlags};
 
 use crate::order::rx_queues::RX_QUEUES;
 use crate::outbound::Outbound;
-use crate::outbound::context::Context;
+use crate::outbound::context::OutboundContext;
 use crate::outbound::slow_paths::{STALL, TIDY};
 use crate::shards::inbound_thread::InboundThread;
 use crate::shards::queues::Queues;
@@ -282,7 +282,7 @@ impl<T: TunQueue, U: UdpSocket> OwnedQueues<T, U> {
         &self,
         resources: &Resources<T, U>,
         now: Time,
-        method: impl FnOnce(&Outbound<U>, Context<'_, U>, &T) -> R,
+        method: impl FnOnce(&Outbound<U>, OutboundContext<'_, U>, &T) -> R,
     ) -> R {
         let buffers = &resources.thread.buffers.outbound;
         let context = self.queues.context(buffers, &self.sockets, now);

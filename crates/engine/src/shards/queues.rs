@@ -221,8 +221,8 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
         buffers: &'a buffers::OutboundBuffers,
         sockets: &'a Sockets<U>,
         now: Time,
-    ) -> context::Context<'a, U> {
-        context::Context {
+    ) -> context::OutboundContext<'a, U> {
+        context::OutboundContext {
             common: &self.common,
             sockets,
             buffers,
@@ -390,8 +390,12 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
         queue.file_split(sequence, InboundFlowShard::split(batch, commit_locks));
     }
 
-    pub(super) fn inbound_context(&self, rx_queue: usize, now: Time) -> inbound::Context<'_, T, U> {
-        inbound::Context {
+    pub(super) fn inbound_context(
+        &self,
+        rx_queue: usize,
+        now: Time,
+    ) -> inbound::InboundContext<'_, T, U> {
+        inbound::InboundContext {
             common: &self.common,
             rx_queue,
             drops: &self.handle().drops,
