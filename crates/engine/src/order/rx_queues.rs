@@ -108,11 +108,11 @@ struct RxQueueChange {
     /// Of each receive queue that peers leave: the sequence number before which all of that is to be
     /// committed, once that is known.
     sequences: [Option<u64>; RX_QUEUES],
-    end: End,
+    end: ChangeEnd,
 }
 
 /// The end of a change.
-enum End {
+enum ChangeEnd {
     /// Another number of receive queues is in use.
     RxQueues(usize),
     /// The head of a receive queue, which has data of a session, goes on.
@@ -209,7 +209,7 @@ impl<S, B, const N: usize> RxQueues<S, B, N> {
             graces: Vec::new(),
             is_marked: false,
             sequences: [None; RX_QUEUES],
-            end: End::Head(rx_queue, wait.session),
+            end: ChangeEnd::Head(rx_queue, wait.session),
         });
         if let Some(change) = &state.change
             && state.is_closed
@@ -249,7 +249,7 @@ impl<S, B, const N: usize> RxQueues<S, B, N> {
             graces,
             is_marked: false,
             sequences: [None; RX_QUEUES],
-            end: End::RxQueues(rx_queues),
+            end: ChangeEnd::RxQueues(rx_queues),
         });
         true
     }
@@ -295,8 +295,8 @@ impl<S, B, const N: usize> RxQueues<S, B, N> {
         }
         let (left, held) = (change.left.clone(), change.held.clone());
         let rx_queues = match change.end {
-            End::RxQueues(rx_queues) => Some(rx_queues),
-            End::Head(rx_queue, session) => {
+            ChangeEnd::RxQueues(rx_queues) => Some(rx_queues),
+            ChangeEnd::Head(rx_queue, session) => {
                 let wait = state.waits[rx_queue].as_mut();
                 if let Some(wait) = wait.filter(|wait| wait.session == session) {
                     wait.is_over = true;

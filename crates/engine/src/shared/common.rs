@@ -33,13 +33,13 @@ pub(crate) struct Common<U> {
     pub(crate) log: RateLimitedLog,
     pub(crate) load: LoadCounters,
     stopping: AtomicBool,
-    end: Mutex<End>,
+    end: Mutex<EndState>,
     ended: Condvar,
 }
 
 /// How far the end of an interface has come.
 #[derive(Default)]
-struct End {
+struct EndState {
     /// The [`EndGuard`]s that are left.
     guards: usize,
     reason: Option<StopReason>,
