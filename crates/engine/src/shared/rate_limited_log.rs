@@ -151,7 +151,7 @@ impl fmt::Display for Incident {
                 }
                 write!(f, " could not be sent to {to}: ")?;
                 match error {
-                    Some(error) => Explained(*error).fmt(f),
+                    Some(error) => ErrnoText(*error).fmt(f),
                     None => f.write_str("this host has no socket of that address family"),
                 }
             }
@@ -161,9 +161,9 @@ impl fmt::Display for Incident {
 }
 
 /// An errno of a send, in the words of the C library and with what most likely causes it.
-struct Explained(Errno);
+struct ErrnoText(Errno);
 
-impl fmt::Display for Explained {
+impl fmt::Display for ErrnoText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let words = std::io::Error::from(self.0).to_string();
         // "(os error 1)" does not help.
