@@ -28,7 +28,7 @@ use adit_proto::wire::{self, DataHeader, DatagramKind};
 use adit_proto::{DropReason, Drops, Endpoint, PassedKind, Peer, Session, Time};
 use arrayvec::ArrayVec;
 
-use crate::inbound::shares::{Account, Found, Shares};
+use crate::inbound::shares::{Account, PollResult, Shares};
 use crate::order::flow_shards::{SplitBatch, flow_shard_between};
 use crate::shared::common::Common;
 use crate::thread::poll::Polled;
@@ -172,7 +172,7 @@ impl InboundBatch {
         self.accepted.clear();
         self.is_committed = false;
         if socket.recv(&mut self.received).is_err() {
-            shares.poll_ended(context.now, Found::NOTHING);
+            shares.poll_ended(context.now, PollResult::NOTHING);
             return false;
         }
         let lost = self.received.lost();
@@ -180,7 +180,7 @@ impl InboundBatch {
         context.common.count_filtered(socket);
         self.classify(context, shares);
         context.common.answer_handshakes(context.now);
-        let found = Found {
+        let found = PollResult {
             taken: self.received.len() as u64,
             emptied: !self.received.is_full(),
             waiting: self.received.waiting(),

@@ -57,7 +57,7 @@ const PER_DATAGRAM: usize = 100;
 
 /// The result of a poll of a socket.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Found {
+pub(crate) struct PollResult {
     /// Messages that it took.
     pub(crate) taken: u64,
     /// The poll left nothing.
@@ -68,7 +68,7 @@ pub(crate) struct Found {
     pub(crate) lost: bool,
 }
 
-impl Found {
+impl PollResult {
     pub(crate) const NOTHING: Self = Self {
         taken: 0,
         emptied: true,
@@ -157,7 +157,7 @@ impl Shares {
     }
 
     /// A poll is over.
-    pub(crate) fn poll_ended(&mut self, now: Time, found: Found) {
+    pub(crate) fn poll_ended(&mut self, now: Time, found: PollResult) {
         self.taken += found.taken;
         if let Some(waiting) = found.waiting {
             self.fewest = Some(self.fewest.map_or(waiting, |fewest| fewest.min(waiting)));

@@ -10,8 +10,8 @@ fn account(peer: u32) -> Account {
 }
 
 /// What a poll found where the kernel does not tell how much waits.
-fn found(emptied: bool, lost: bool) -> Found {
-    Found {
+fn found(emptied: bool, lost: bool) -> PollResult {
+    PollResult {
         taken: 64,
         emptied,
         waiting: None,
@@ -158,7 +158,7 @@ fn what_peers_sent_is_forgotten_when_the_queue_has_not_stood_for_long() {
 #[test]
 fn a_queue_that_peers_with_equal_shares_fill_is_no_flood() {
     let (mut shares, mut now) = (Shares::default(), Time::default());
-    let waiting = Found {
+    let waiting = PollResult {
         waiting: Some(5000),
         ..found(false, false)
     };
@@ -257,7 +257,7 @@ fn flood(shares: &mut Shares, scene: &Scene, seconds: Range<usize>) -> Vec<Met> 
                 }
             }
             let ended = Time::default() + Duration::from_millis(now as u64);
-            let found = Found {
+            let found = PollResult {
                 taken: polled as u64,
                 waiting: scene.is_told.then_some(queue.len() as u64),
                 ..found(polled < 64, std::mem::take(&mut lost))
