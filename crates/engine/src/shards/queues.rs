@@ -37,7 +37,7 @@ use crate::thread::progress;
 const DELIVERIES: usize = 4;
 
 /// A batch that its owner took, for another thread to work on.
-enum Job {
+enum WorkerJob {
     Outbound(SequenceNumber, Box<OutboundBatch>),
     Inbound(usize, SequenceNumber, Box<InboundBatch>),
 }
@@ -56,7 +56,7 @@ pub(crate) struct Queues<T, U> {
     committing: AtomicUsize,
     pub(crate) need: Mutex<Need>,
     /// Batches that wait for a worker: no more than the ordered queue lets in.
-    jobs: Mutex<VecDeque<Job>>,
+    jobs: Mutex<VecDeque<WorkerJob>>,
     /// The last to go: the interface has ended when its TUN is closed.
     _end_guard: EndGuard<U>,
 }
@@ -256,7 +256,7 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
         Ok(match taken {
             Taken::Batch(sequence, batch) if role == Role::OwnerOfPipeline => {
                 let polled = batch.polled();
-                lock(&self.jobs).push_back(Job::Outbound(sequence.leave(), batch));
+                lock(&self.jobs).push_back(WorkerJob::Outbound(sequence.leave(), batch));
                 polled
             }
             Taken::Batch(sequence, batch) => outbound.finish(context, tun, (sequence, batch)),
@@ -315,7 +315,7 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
         #[cfg(debug_assertions)]
         progress::pause();
         if role == Role::OwnerOfPipeline {
-            lock(&self.jobs).push_back(Job::Inbound(rx_queue, sequence.leave(), batch));
+            lock(&self.jobs).push_back(WorkerJob::Inbound(rx_queue, sequence.leave(), batch));
             return Ok(polled);
         }
         if queue.in_use() > 1 || !queue.is_head(&sequence) {
@@ -495,12 +495,12 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
         let job = lock(&self.jobs).pop_front();
         match job {
             None => return false,
-            Some(Job::Outbound(sequence, batch)) => {
+            Some(WorkerJob::Outbound(sequence, batch)) => {
                 let sequence = self.take_over(sequence);
                 let context = self.context(&thread.buffers.outbound, sockets, now);
                 self.outbound.work(context, (sequence, batch));
             }
-            Some(Job::Inbound(rx_queue, sequence, mut batch)) => {
+            Some(WorkerJob::Inbound(rx_queue, sequence, mut batch)) => {
                 let sequence = self.take_over(sequence);
                 batch.open(self.deliveries(rx_queue));
                 self.file_inbound(rx_queue, (sequence, batch));
