@@ -11,7 +11,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use adit_engine::{Engine, Interface, Kernel, Settings, Watches};
+use adit_engine::{Engine, Interface, LinuxPlatform, Settings, Watches};
 use adit_io::Offloads;
 use adit_io::tun::Tun;
 use adit_proto::config::{AllowedIpChange, Cidr, DeviceChange, PeerChange, Secret};
@@ -68,7 +68,7 @@ impl End {
                 listener: None,
                 peers_file: None,
             };
-            let kernel = Kernel::new(Arc::clone(&tun), settings, &Watches::default())?;
+            let kernel = LinuxPlatform::new(Arc::clone(&tun), settings, &Watches::default())?;
             let offloads = tun.offloads();
             let engine = Engine::start(1)?;
             Ok(engine.add(Clocked(tun, of_tun), kernel, offloads)?)

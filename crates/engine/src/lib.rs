@@ -6,7 +6,7 @@
 //! control thread does handshakes, timers and configuration for all, and publishes sessions and
 //! routes that the shards read.
 //!
-//! What is around an interface is a [`Platform`]: [`Kernel`] is Linux, [`MemPlatform`] is one in
+//! What is around an interface is a [`Platform`]: [`LinuxPlatform`] is Linux, [`MemPlatform`] is one in
 //! memory.
 //!
 //! A packet's outbound path: `adit_io::tun` → `outbound` → `adit_aead` → `adit_io::udp`; and in:
@@ -46,7 +46,7 @@ mod thread;
 pub use adit_proto::{DropReason, IgnoredKind, PassedKind};
 pub use engine::{Engine, open_host_files};
 pub use hand_over::importer;
-pub use host::kernel::{Kernel, Listener, Settings, VerboseLog};
+pub use host::kernel::{LinuxPlatform, Listener, Settings, VerboseLog};
 pub use host::mem::{MemPlatform, PlatformEnd};
 pub use host::platform::{EventSource, PathMtu, Platform, PlatformEvent, TunDrops};
 pub use host::watch::Watches;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use adit_ctl::{BindError, Caller, Service, Serving, status, uapi};
 use adit_engine::{
-    Engine, Interface, Kernel, Settings, StopReason, ThreadSettings, VerboseLog, Watches,
+    Engine, Interface, LinuxPlatform, Settings, StopReason, ThreadSettings, VerboseLog, Watches,
 };
 use adit_io::Offloads;
 use adit_io::helper;
@@ -40,7 +40,7 @@ mod serve;
 
 /// The process: what all of its interfaces share.
 pub(super) struct Process {
-    pub(super) engine: Engine<Arc<Tun>, Kernel>,
+    pub(super) engine: Engine<Arc<Tun>, LinuxPlatform>,
     watches: Watches,
     events: Sender,
     level: LogLevel,
@@ -89,7 +89,7 @@ pub(super) struct Running {
 pub(super) struct Prepared {
     pub(super) name: String,
     pub(super) tun: Arc<Tun>,
-    pub(super) kernel: Option<Kernel>,
+    pub(super) kernel: Option<LinuxPlatform>,
     names: Arc<Names>,
     events: Arc<status::Events>,
     started: u64,
@@ -186,7 +186,7 @@ impl Process {
             listener: Some(watch::listener(name, &events, &names, &self.resolver)),
             ..self.settings(name, tun.offloads(), &names)
         };
-        let kernel = Kernel::new(Arc::clone(&tun), settings, &self.watches);
+        let kernel = LinuxPlatform::new(Arc::clone(&tun), settings, &self.watches);
         Ok(Prepared {
             name: name.to_owned(),
             tun,

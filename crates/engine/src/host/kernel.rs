@@ -64,7 +64,7 @@ pub struct Settings {
 
 /// Sockets of the network namespace that the process is in, and a TUN device that may be moved to
 /// any other.
-pub struct Kernel {
+pub struct LinuxPlatform {
     tun: Arc<Tun>,
     settings: Settings,
     watches: Watches,
@@ -100,7 +100,7 @@ struct Namespace {
     noqueue: bool,
 }
 
-impl Kernel {
+impl LinuxPlatform {
     /// A platform for the device of this TUN, in the namespace of the calling thread. Failures to
     /// watch or tune the device are logged; the engine works without that. All interfaces of a
     /// process share `watches`.
@@ -249,7 +249,7 @@ impl Kernel {
     }
 }
 
-impl Drop for Kernel {
+impl Drop for LinuxPlatform {
     fn drop(&mut self) {
         // What it says is for the case that the process is killed.
         if let Some(path) = self.settings.peers_file.take() {
@@ -258,7 +258,7 @@ impl Drop for Kernel {
     }
 }
 
-impl Platform for Kernel {
+impl Platform for LinuxPlatform {
     type Socket = Udp;
 
     fn bind(&self, port: u16, fwmark: u32) -> io::Result<Sockets<Udp>> {

@@ -55,7 +55,7 @@ fn a_device_is_tuned_with_net_admin_alone_where_the_process_is() {
             listener: None,
             peers_file: None,
         };
-        let kernel = Kernel::new(Arc::clone(&tun), settings, &Watches::default());
+        let kernel = LinuxPlatform::new(Arc::clone(&tun), settings, &Watches::default());
         let mut kernel = kernel.expect("a platform");
         assert!(kernel.namespace.is_some());
         assert!(said.lock().expect("not poisoned").is_empty());
@@ -91,7 +91,7 @@ fn a_device_out_of_reach_comes_up_and_goes_down() {
         );
         keep_net_admin_only();
         // Its threads have no more rights than this one.
-        let kernel = Kernel::new(Arc::clone(&tun), quiet(), &Watches::default());
+        let kernel = LinuxPlatform::new(Arc::clone(&tun), quiet(), &Watches::default());
         let engine = Engine::start(1).expect("an engine");
         let kernel = kernel.expect("a platform");
         let engine = engine.add(Arc::clone(&tun), kernel, Offloads::ALL);
@@ -142,7 +142,7 @@ fn what_the_kernel_refuses_is_reported() {
             Some(limit) if limit < 30 => &["priority"],
             _ => &[],
         };
-        let kernel = Kernel::new(Arc::clone(&tun), quiet(), &Watches::default());
+        let kernel = LinuxPlatform::new(Arc::clone(&tun), quiet(), &Watches::default());
         let engine = Engine::start(1).expect("an engine");
         let kernel = kernel.expect("a platform");
         let interface = engine
@@ -171,12 +171,12 @@ fn a_device_that_moves_is_watched_where_it_is() {
             Netlink::open_in(&there).expect("the right to enter"),
         );
         let watches = Watches::default();
-        let kernel = Kernel::new(Arc::clone(&tun), quiet(), &watches);
+        let kernel = LinuxPlatform::new(Arc::clone(&tun), quiet(), &watches);
         let mut kernel = kernel.expect("a platform");
         // It may have changed just before it was watched.
         assert_eq!(kernel.changes.take(Changes::LINK), Changes::LINK);
         // Whether one monitor watches the device and the routes.
-        let at_sockets = |kernel: &Kernel| {
+        let at_sockets = |kernel: &LinuxPlatform| {
             let namespace = kernel.namespace.as_ref().expect("reached");
             let routes = kernel.routes.as_ref().expect("watched");
             let home = namespace.home.as_ref();
@@ -188,7 +188,7 @@ fn a_device_that_moves_is_watched_where_it_is() {
             netlink.set_link(index, &change).expect("changed");
         };
         // What the control thread does, until nothing is left.
-        let handle = |kernel: &mut Kernel| {
+        let handle = |kernel: &mut LinuxPlatform| {
             while {
                 kernel.sources().iter().for_each(|source| source.take());
                 let mut events = [PollFd::new(&kernel.changes, PollFlags::IN)];
@@ -255,7 +255,7 @@ fn a_device_ends_with_the_namespace_it_was_moved_to() {
         };
         let tun = tun.expect("a TUN device");
         let at_home = Netlink::open().expect("a socket");
-        let kernel = Kernel::new(Arc::clone(&tun), quiet(), &Watches::default());
+        let kernel = LinuxPlatform::new(Arc::clone(&tun), quiet(), &Watches::default());
         let mut kernel = kernel.expect("a platform");
         kernel.handle_events().expect("it is there");
         let change = LinkChange {
@@ -304,9 +304,10 @@ fn a_change_of_routes_leaves_the_device_alone() {
             ..LinkChange::default()
         };
         netlink.set_link(index, &up).expect("up");
-        let kernel = Kernel::new(Arc::clone(&tun), quiet(), &Watches::default());
+        let kernel = LinuxPlatform::new(Arc::clone(&tun), quiet(), &Watches::default());
         let mut kernel = kernel.expect("a platform");
-        let take = |kernel: &Kernel| kernel.sources().iter().for_each(|source| source.take());
+        let take =
+            |kernel: &LinuxPlatform| kernel.sources().iter().for_each(|source| source.take());
         take(&kernel);
         let event = kernel.handle_events().expect("it is there");
         assert!(event.up);

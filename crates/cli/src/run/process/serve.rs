@@ -4,7 +4,7 @@ use std::sync::{Arc, Weak, mpsc};
 
 use adit_ctl::uapi::{Changed, Request, Response, UapiError};
 use adit_ctl::{ServerEvent, Serving};
-use adit_engine::{Engine, Interface, Kernel, Policy};
+use adit_engine::{Engine, Interface, LinuxPlatform, Policy};
 use adit_io::tun::Tun;
 use rustix::io::Errno;
 
@@ -148,7 +148,7 @@ fn add_for_client(process: &Weak<Process>, name: &str) -> Response {
 
 /// Changes which threads process packets because a client asks for it.
 fn set_threads(process: &Weak<Process>, shards: Option<u16>, policy: Option<&str>) -> Response {
-    let set = |engine: &Engine<Arc<Tun>, Kernel>| {
+    let set = |engine: &Engine<Arc<Tun>, LinuxPlatform>| {
         let (before, policy_before) = engine.threads();
         let policy = match policy {
             None => policy_before,
