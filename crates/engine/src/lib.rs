@@ -46,7 +46,7 @@ mod thread;
 pub use adit_proto::{DropReason, IgnoredKind, PassedKind};
 pub use engine::{Engine, open_host_files};
 pub use hand_over::importer;
-pub use host::kernel::{LinuxPlatform, Listener, Settings, VerboseLog};
+pub use host::kernel::{EventListener, LinuxPlatform, Settings, VerboseLog};
 pub use host::mem::{MemPlatform, PlatformEnd};
 pub use host::platform::{EventSource, PathMtu, Platform, PlatformEvent, TunDrops};
 pub use host::watch::Watches;

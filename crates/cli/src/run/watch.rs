@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use adit_ctl::Caller;
 use adit_ctl::status::{self, Change, EventKind, Events};
 use adit_ctl::uapi::{Configured, Item};
-use adit_engine::{EngineReport, Event, Incident, Interface, Listener};
+use adit_engine::{EngineReport, Event, EventListener, Incident, Interface};
 use adit_proto::config::PublicKey;
 use adit_proto::{Access, Liveness, Refusal};
 use adit_sandbox::{Role, confine};
@@ -37,7 +37,7 @@ pub(super) fn listener(
     events: &Arc<Events>,
     names: &Arc<Names>,
     resolver: &Arc<Resolver>,
-) -> Listener {
+) -> EventListener {
     let (events, names) = (Arc::clone(events), Arc::clone(names));
     let (interface, resolver) = (interface.to_owned(), Arc::clone(resolver));
     Arc::new(move |event| {

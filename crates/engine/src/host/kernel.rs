@@ -42,7 +42,7 @@ const LOOK_AGAIN: Timespec = Timespec {
 pub type VerboseLog = Arc<dyn Fn(fmt::Arguments<'_>) + Send + Sync>;
 
 /// Takes events; it is called on a thread of the engine, which it must not block.
-pub type Listener = Arc<dyn Fn(&Event) + Send + Sync>;
+pub type EventListener = Arc<dyn Fn(&Event) + Send + Sync>;
 
 /// A user's decisions about sockets and devices.
 #[derive(Clone)]
@@ -56,7 +56,7 @@ pub struct Settings {
     /// Called with events, those of [`Interface::listen`] included.
     ///
     /// [`Interface::listen`]: crate::Interface::listen
-    pub listener: Option<Listener>,
+    pub listener: Option<EventListener>,
     /// Where a process that is killed leaves the endpoints of its peers to the next one; one that
     /// ends otherwise removes it.
     pub peers_file: Option<PathBuf>,
