@@ -69,7 +69,7 @@ pub(crate) struct Paths<U> {
 }
 
 struct PathsState<U> {
-    own: HashMap<u32, Path<U>>,
+    own: HashMap<u32, SlowPath<U>>,
     /// How many times [`SEND_BUFFER`] the shared sockets' buffers are, IPv4 and IPv6.
     extension: [usize; 2],
     /// When the shared socket was last full for long.
@@ -104,7 +104,7 @@ impl Recent {
 }
 
 /// One peer's send socket.
-struct Path<U> {
+struct SlowPath<U> {
     socket: U,
     /// Of the socket: true for IPv6.
     v6: bool,
@@ -143,7 +143,7 @@ impl<U: UdpSocket> Paths<U> {
 
     /// Whether the peer has a socket of its own that is full: what is sent to it now is dropped.
     pub(crate) fn is_full(&self, peer: u32) -> bool {
-        let is_full = |path: &Path<U>| path.full.is_some();
+        let is_full = |path: &SlowPath<U>| path.full.is_some();
         self.has_any() && lock(&self.state).own.get(&peer).is_some_and(is_full)
     }
 
@@ -199,7 +199,7 @@ impl<U: UdpSocket> Paths<U> {
                 break;
             }
             socket.set_send_buffer(FIRST_BUFFER);
-            let path = Path {
+            let path = SlowPath {
                 socket,
                 v6,
                 buffer: FIRST_BUFFER,
@@ -326,7 +326,7 @@ impl<U: UdpSocket> Paths<U> {
     }
 }
 
-impl<U: UdpSocket> Path<U> {
+impl<U: UdpSocket> SlowPath<U> {
     /// Errors are always reported, whatever `events` are.
     fn watch(&self, epoll: &OwnedFd, peer: u32, events: EventFlags) {
         // Fails for no socket that was added.
