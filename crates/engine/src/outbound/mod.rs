@@ -41,7 +41,7 @@ use crate::outbound::context::OutboundContext;
 use crate::outbound::forward::{Forwarder, WaitingShare};
 use crate::outbound::seal::{FLOW_SHARDS, flow_shard_of};
 use crate::outbound::sender::Sender;
-use crate::outbound::slow_paths::Paths;
+use crate::outbound::slow_paths::SlowPaths;
 use crate::outbound::staged::Staged;
 use crate::outbound::train::SealedTrain;
 use crate::shared::counters::Waiting;
@@ -86,7 +86,7 @@ pub(crate) struct Outbound<U> {
     /// none do.
     blocked: [AtomicU8; FLOW_SHARDS],
     /// The peers' own sockets.
-    paths: Arc<Paths<U>>,
+    paths: Arc<SlowPaths<U>>,
     waiting: Arc<Waiting>,
 }
 
@@ -104,7 +104,7 @@ impl<U: UdpSocket> Outbound<U> {
     ///
     /// The kernel's, when it makes no further epoll descriptor.
     pub(crate) fn new(drops: &Arc<Drops>, waiting: Arc<Waiting>) -> io::Result<Self> {
-        let paths = Arc::new(Paths::new()?);
+        let paths = Arc::new(SlowPaths::new()?);
         let forwarder = || Forwarder {
             sender: Sender::new(Arc::clone(drops), Arc::clone(&paths)),
             staged: Staged::default(),

@@ -13,7 +13,7 @@ use adit_proto::{DropReason, Drops, Peer};
 
 use crate::outbound::buffers::MAX_TRAINS;
 use crate::outbound::context::OutboundContext;
-use crate::outbound::slow_paths::{Paths, Recent};
+use crate::outbound::slow_paths::{Recent, SlowPaths};
 use crate::outbound::train::SealedTrain;
 use crate::outbound::transmit::{MAX_SEND, send};
 
@@ -31,12 +31,12 @@ pub(crate) struct Sender<U> {
     taken: u64,
     /// The peers whose trains these were.
     recent: Recent,
-    pub(crate) paths: Arc<Paths<U>>,
+    pub(crate) paths: Arc<SlowPaths<U>>,
     drops: Arc<Drops>,
 }
 
 impl<U: UdpSocket> Sender<U> {
-    pub(crate) fn new(drops: Arc<Drops>, paths: Arc<Paths<U>>) -> Self {
+    pub(crate) fn new(drops: Arc<Drops>, paths: Arc<SlowPaths<U>>) -> Self {
         Self {
             ready: VecDeque::new(),
             max_ready: MAX_READY,

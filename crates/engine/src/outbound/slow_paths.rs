@@ -59,7 +59,7 @@ const DRAINS_SLOWLY: Duration = Duration::from_millis(50);
 const MAX_EXTENSION: usize = 4;
 
 /// The peers of one interface that have send sockets of their own.
-pub(crate) struct Paths<U> {
+pub(crate) struct SlowPaths<U> {
     /// Readable when one of the sockets is to be looked at.
     epoll: OwnedFd,
     /// Some peer has a socket: as long as none has, nobody waits for the lock.
@@ -116,7 +116,7 @@ struct SlowPath<U> {
     last_full: Time,
 }
 
-impl<U: UdpSocket> Paths<U> {
+impl<U: UdpSocket> SlowPaths<U> {
     pub(crate) fn new() -> io::Result<Self> {
         Ok(Self {
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,

@@ -27,7 +27,7 @@ use crate::thread::priority::Priority;
 use crate::thread::wake::Waker;
 
 /// Queues by their numbers.
-type Paths<T, U> = HashMap<u32, Weak<Queues<T, U>>>;
+type QueuesByNumber<T, U> = HashMap<u32, Weak<Queues<T, U>>>;
 
 /// The thread that polls sockets with sparse flows, of all shards.
 pub(crate) struct InboundThread<T, U> {
@@ -36,7 +36,7 @@ pub(crate) struct InboundThread<T, U> {
     epoll: OwnedFd,
     /// Whose sockets these are, by the number of the queues, until the thread ends. Their owner keeps
     /// them.
-    paths: Mutex<Option<Paths<T, U>>>,
+    paths: Mutex<Option<QueuesByNumber<T, U>>>,
     buffers: Arc<SharedBuffers>,
     stopping: AtomicBool,
 }
