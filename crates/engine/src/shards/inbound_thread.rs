@@ -23,7 +23,7 @@ use crate::thread::contain::contain;
 use crate::thread::lock::lock;
 use crate::thread::placement::Placement;
 use crate::thread::poll::{MAX_EVENTS, Polled, Role, Token, overwrite_stack};
-use crate::thread::priority::Priority;
+use crate::thread::priority::ThreadPriority;
 use crate::thread::wake::Waker;
 
 /// Queues by their numbers.
@@ -99,7 +99,7 @@ impl<T: TunQueue, U: UdpSocket> InboundThread<T, U> {
     pub(crate) fn run(&self) -> io::Result<()> {
         let _end = InboundThreadGuard(self);
         // It keeps it: floods are the shard's.
-        Priority::raise();
+        ThreadPriority::raise();
         let mut thread = ThreadState::new(&self.buffers);
         let mut placement = Placement::new();
         placement.begins();

@@ -21,7 +21,7 @@ use crate::thread::clock;
 use crate::thread::contain::contain;
 use crate::thread::placement::Placement;
 use crate::thread::poll::{Descriptor, MAX_EVENTS, Polled, Role, Token, overwrite_stack};
-use crate::thread::priority::Priority;
+use crate::thread::priority::ThreadPriority;
 
 /// Interfaces whose sockets are lent at a time, at most. With more, flows are not sparse.
 const MAX_LENT: usize = 16;
@@ -72,7 +72,7 @@ impl<T: TunQueue + 'static, U: UdpSocket + 'static> Shard<T, U> {
 
     /// Processes packets until it is asked to end.
     fn run(mut self) -> io::Result<()> {
-        let mut priority = Priority::raise();
+        let mut priority = ThreadPriority::raise();
         if !priority.is_raised() {
             self.mailbox.handle.priority_was_refused();
         }

@@ -34,14 +34,14 @@ pub(crate) fn carried(datagrams: usize) {
 
 /// The priority of the thread that made it.
 #[derive(Debug)]
-pub(crate) struct Priority {
+pub(crate) struct ThreadPriority {
     thread: Pid,
     /// The nice value that it had before; None if it was not allowed to raise its priority.
     ordinary: Option<i8>,
     flood: Flood,
 }
 
-impl Priority {
+impl ThreadPriority {
     /// Raises that of the calling thread.
     pub(crate) fn raise() -> Self {
         let (thread, before) = (gettid(), getpriority_process(None).unwrap_or(0));
