@@ -29,7 +29,7 @@ use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::sync::{Arc, Mutex};
 use loom::thread::{spawn, yield_now};
 use order::ordered_queue::{Commit, OrderedQueue, Taken, depth};
-use order::rx_queues::{Progress, RxQueues, Turn};
+use order::rx_queues::{ChangeProgress, RxQueues, Turn};
 use thread::ownership::Ownership;
 
 /// Takes numbers from 0 on, and puts them into a list.
@@ -429,11 +429,11 @@ impl TwoRxQueues {
     fn go_on(&self) {
         while let Some(progress) = self.rx_queues.progress(|_| [true, false]) {
             match progress {
-                Progress::Waits(rx_queues) => {
+                ChangeProgress::Waits(rx_queues) => {
                     let rx_queues = (0..2).filter(|rx_queue| rx_queues[*rx_queue]);
                     rx_queues.for_each(|rx_queue| self.poll(rx_queue));
                 }
-                Progress::Over(rx_queues) => {
+                ChangeProgress::Over(rx_queues) => {
                     assert_eq!(rx_queues, None);
                     (0..2).for_each(|rx_queue| self.proceed(rx_queue));
                 }
@@ -460,11 +460,11 @@ fn a_peer_moves(before: usize, after: usize) {
         assert!(two.rx_queues.change(before, after, spread));
         loop {
             match two.rx_queues.progress(|_| [true, false]) {
-                Some(Progress::Waits(rx_queues)) => {
+                Some(ChangeProgress::Waits(rx_queues)) => {
                     let rx_queues = (0..2).filter(|rx_queue| rx_queues[*rx_queue]);
                     rx_queues.for_each(|rx_queue| two.poll(rx_queue));
                 }
-                Some(Progress::Over(rx_queues)) => break assert_eq!(rx_queues, Some(after)),
+                Some(ChangeProgress::Over(rx_queues)) => break assert_eq!(rx_queues, Some(after)),
                 None => panic!("nobody else ends it"),
             }
             yield_now();

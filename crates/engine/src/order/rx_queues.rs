@@ -121,7 +121,7 @@ enum ChangeEnd {
 
 /// How far a change has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Progress {
+pub(crate) enum ChangeProgress {
     /// These receive queues are to be polled, though they may seem empty.
     Waits([bool; RX_QUEUES]),
     /// If their number changed, so many receive queues are in use from now on.
@@ -261,13 +261,13 @@ impl<S, B, const N: usize> RxQueues<S, B, N> {
 
     /// How far the change has come; each receive queue has sockets of these families. When it is over,
     /// the owner is to be woken, because it waits for other events of receive queues that were held.
-    pub(crate) fn progress(&self, families: impl Fn(usize) -> [bool; 2]) -> Option<Progress> {
+    pub(crate) fn progress(&self, families: impl Fn(usize) -> [bool; 2]) -> Option<ChangeProgress> {
         let mut state = lock(&self.state);
         let change = state.change.as_mut()?;
         if !change.is_marked {
             change.graces.retain(|grace| !grace.is_over());
             if !change.graces.is_empty() {
-                return Some(Progress::Waits([false; RX_QUEUES]));
+                return Some(ChangeProgress::Waits([false; RX_QUEUES]));
             }
             for rx_queue in change.left.clone() {
                 let waiting = |is_there| if is_there { MOST_WAITING } else { 0 };
@@ -291,7 +291,7 @@ impl<S, B, const N: usize> RxQueues<S, B, N> {
         if !change.left.clone().all(is_done) {
             let waits =
                 |rx_queue| change.left.contains(&rx_queue) && change.sequences[rx_queue].is_none();
-            return Some(Progress::Waits(std::array::from_fn(waits)));
+            return Some(ChangeProgress::Waits(std::array::from_fn(waits)));
         }
         let (left, held) = (change.left.clone(), change.held.clone());
         let rx_queues = match change.end {
@@ -309,7 +309,7 @@ impl<S, B, const N: usize> RxQueues<S, B, N> {
             self.set_held(left, true);
         }
         self.begin_wait(&mut state);
-        Some(Progress::Over(rx_queues))
+        Some(ChangeProgress::Over(rx_queues))
     }
 
     /// The sockets are others than before: nothing waits in them, and no change is under way.

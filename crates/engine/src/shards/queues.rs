@@ -17,7 +17,7 @@ use rustix::event::epoll::EventFlags;
 use crate::inbound::shares::Shares;
 use crate::inbound::{self, InboundBatch, InboundFlowShard};
 use crate::order::ordered_queue::{Commit, SequenceNumber, Taken};
-use crate::order::rx_queues::{Progress, RX_QUEUES, RxQueues, Taking, Turn};
+use crate::order::rx_queues::{ChangeProgress, RX_QUEUES, RxQueues, Taking, Turn};
 use crate::outbound::batch::OutboundBatch;
 use crate::outbound::buffers;
 use crate::outbound::seal::FLOW_SHARDS;
@@ -116,8 +116,8 @@ impl<T, U> Queues<T, U> {
         let families =
             |rx_queue| [false, true].map(|v6| sockets.of_rx_queue(rx_queue, v6).is_some());
         match self.inbound.progress(families) {
-            Some(Progress::Waits(rx_queues)) => return rx_queues,
-            Some(Progress::Over(rx_queues)) => {
+            Some(ChangeProgress::Waits(rx_queues)) => return rx_queues,
+            Some(ChangeProgress::Over(rx_queues)) => {
                 if let Some(rx_queues) = rx_queues {
                     sockets.use_rx_queues(rx_queues);
                     self.common.proto.rx_queues().set_count(rx_queues, now);
