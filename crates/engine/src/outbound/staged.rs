@@ -13,7 +13,7 @@ const MAX_BYTES: usize = 4 << 20;
 /// Frames as they were read from the TUN, by the number of the peer that they wait for. `P` is a
 /// handle of a peer.
 pub(crate) struct Staged<P> {
-    queues: HashMap<u32, Queue<P>>,
+    queues: HashMap<u32, PeerQueue<P>>,
     /// The bytes of each queue and whose it is: the longest is last.
     by_bytes: BTreeSet<(usize, u32)>,
     bytes: usize,
@@ -24,7 +24,7 @@ pub(crate) struct Staged<P> {
 }
 
 /// The frames that wait for one peer, oldest first.
-struct Queue<P> {
+struct PeerQueue<P> {
     peer: P,
     frames: VecDeque<Zeroizing<Box<[u8]>>>,
     bytes: usize,
@@ -103,7 +103,7 @@ impl<P: Clone> Staged<P> {
             };
             dropped(&loser, self.drop_oldest(longest));
         }
-        let queue = self.queues.entry(id).or_insert_with(|| Queue {
+        let queue = self.queues.entry(id).or_insert_with(|| PeerQueue {
             peer: peer.clone(),
             frames: VecDeque::new(),
             bytes: 0,
