@@ -13,7 +13,7 @@ use adit_proto::{DropReason, Drops, Peer};
 
 use crate::outbound::buffers::MAX_TRAINS;
 use crate::outbound::context::OutboundContext;
-use crate::outbound::slow_paths::{Recent, SlowPaths};
+use crate::outbound::slow_paths::{RecentTrains, SlowPaths};
 use crate::outbound::train::SealedTrain;
 use crate::outbound::transmit::{MAX_SEND, send};
 
@@ -30,7 +30,7 @@ pub(crate) struct Sender<U> {
     /// Trains that the shared sockets have taken.
     taken: u64,
     /// The peers whose trains these were.
-    recent: Recent,
+    recent: RecentTrains,
     pub(crate) paths: Arc<SlowPaths<U>>,
     drops: Arc<Drops>,
 }
@@ -41,7 +41,7 @@ impl<U: UdpSocket> Sender<U> {
             ready: VecDeque::new(),
             max_ready: MAX_READY,
             taken: 0,
-            recent: Recent::default(),
+            recent: RecentTrains::default(),
             paths,
             drops,
         }

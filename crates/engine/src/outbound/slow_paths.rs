@@ -80,12 +80,12 @@ struct PathsState<U> {
 
 /// Which peer sent how many bytes to the shared socket: the last [`RECENT`] trains, a ring.
 #[derive(Default)]
-pub(crate) struct Recent {
+pub(crate) struct RecentTrains {
     trains: Vec<(u32, usize)>,
     next: usize,
 }
 
-impl Recent {
+impl RecentTrains {
     /// Bytes to a peer went to the shared socket.
     pub(crate) fn sent(&mut self, peer: u32, bytes: usize) {
         if self.trains.len() < RECENT {

@@ -211,14 +211,14 @@ pub(crate) struct RateLimitedLog {
 #[derive(Default)]
 struct Incidents {
     /// Incidents that had a line in the last second, by cause and source.
-    recent: HashMap<(LogCause, IpAddr), Recent>,
+    recent: HashMap<(LogCause, IpAddr), RecentIncident>,
     /// Lines that are due at once.
     fresh: Vec<LogLine>,
     /// How many incidents found `recent` full, and when their line is due.
     others: Option<(Time, u64)>,
 }
 
-struct Recent {
+struct RecentIncident {
     until: Time,
     /// The incidents since its last line, and how many.
     again: Option<(Incident, u64)>,
@@ -277,7 +277,9 @@ impl RateLimitedLog {
             _ => {}
         }
         let until = now + PAUSE;
-        state.recent.insert(key, Recent { until, again: None });
+        state
+            .recent
+            .insert(key, RecentIncident { until, again: None });
         state.fresh.push(LogLine::Of(incident, times));
         true
     }
