@@ -23,7 +23,7 @@ use crate::outbound::context::OutboundContext;
 use crate::shards::queues::Queues;
 use crate::shards::thread_state::ThreadState;
 use crate::shared::sockets::RxQueueSocket;
-use crate::thread::poll::{Polled, Role};
+use crate::thread::poll::{PollRole, Polled};
 #[cfg(debug_assertions)]
 use crate::thread::progress;
 
@@ -33,7 +33,7 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
     pub(super) fn send_alone(
         &self,
         context: OutboundContext<'_, U>,
-        role: Role,
+        role: PollRole,
     ) -> Option<io::Result<Polled>> {
         let (outbound, tun) = (&self.outbound, &self.tun);
         outbound.queue.pass(|standing, forwarder| {
@@ -64,7 +64,7 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
         &self,
         thread: &mut ThreadState,
         of: &RxQueueSocket<'_, U>,
-        (now, role): (Time, Role),
+        (now, role): (Time, PollRole),
     ) -> Option<io::Result<Polled>> {
         let (rx_queue, context) = (of.rx_queue, self.inbound_context(of.rx_queue, now));
         let ThreadState { buffers, delivery } = thread;

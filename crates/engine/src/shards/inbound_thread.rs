@@ -22,7 +22,7 @@ use crate::thread::clock;
 use crate::thread::contain::contain;
 use crate::thread::lock::lock;
 use crate::thread::placement::Placement;
-use crate::thread::poll::{MAX_EVENTS, Polled, Role, Token, overwrite_stack};
+use crate::thread::poll::{MAX_EVENTS, PollRole, Polled, Token, overwrite_stack};
 use crate::thread::priority::ThreadPriority;
 use crate::thread::wake::Waker;
 
@@ -133,7 +133,7 @@ impl<T: TunQueue, U: UdpSocket> InboundThread<T, U> {
                 };
                 let socket = of.socket;
                 let flags = event.flags;
-                match contain(|| path.poll_socket(&mut thread, of, flags, now, Role::Worker)) {
+                match contain(|| path.poll_socket(&mut thread, of, flags, now, PollRole::Worker)) {
                     Ok(Polled::Packets { count, .. }) => placement.processed(count),
                     // The owner has it.
                     Ok(_) => std::thread::yield_now(),

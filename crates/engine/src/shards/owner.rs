@@ -21,7 +21,7 @@ use crate::shared::common::{Common, EndGuard};
 use crate::shared::handles::{Served, ShardCommand};
 use crate::shared::sockets::{RxQueueSocket, Sockets, each};
 use crate::thread::clock;
-use crate::thread::poll::{Descriptor, Polled, Role, Token};
+use crate::thread::poll::{Descriptor, PollRole, Polled, Token};
 
 /// How often to look how far a change of receive queues has come.
 const CHANGE: Duration = Duration::from_millis(1);
@@ -144,7 +144,7 @@ impl<T: TunQueue, U: UdpSocket> OwnedQueues<T, U> {
         resources: &mut Resources<T, U>,
         descriptor: Descriptor,
         flags: EventFlags,
-        (now, role): (Time, Role),
+        (now, role): (Time, PollRole),
     ) -> io::Result<Option<Polled>> {
         match descriptor {
             Descriptor::Tun => self.ready = true,
@@ -211,7 +211,7 @@ impl<T: TunQueue, U: UdpSocket> OwnedQueues<T, U> {
             let thread = &mut resources.thread;
             let nothing = EventFlags::empty();
             self.queues
-                .poll_socket(thread, socket, nothing, now, Role::Owner)?;
+                .poll_socket(thread, socket, nothing, now, PollRole::Owner)?;
         }
         Ok(())
     }
@@ -235,7 +235,7 @@ impl<T: TunQueue, U: UdpSocket> OwnedQueues<T, U> {
     pub(crate) fn send_ready(
         &mut self,
         resources: &mut Resources<T, U>,
-        (now, role): (Time, Role),
+        (now, role): (Time, PollRole),
     ) -> io::Result<Option<Polled>> {
         if let Some(blocked) = self.blocked
             && !blocked.accepted
@@ -293,7 +293,7 @@ impl<T: TunQueue, U: UdpSocket> OwnedQueues<T, U> {
         &mut self,
         resources: &Resources<T, U>,
         now: Time,
-        role: Role,
+        role: PollRole,
     ) -> io::Result<Option<Polled>> {
         let thread = &resources.thread;
         match self.queues.poll_tun(thread, &self.sockets, now, role) {

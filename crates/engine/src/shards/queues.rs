@@ -28,7 +28,7 @@ use crate::shared::common::{Common, EndGuard};
 use crate::shared::handles::QueuesHandle;
 use crate::shared::sockets::{RxQueueSocket, Sockets};
 use crate::thread::lock::lock;
-use crate::thread::poll::{Polled, Role};
+use crate::thread::poll::{PollRole, Polled};
 #[cfg(debug_assertions)]
 use crate::thread::progress;
 
@@ -180,10 +180,10 @@ impl<T, U> Queues<T, U> {
     }
 
     /// How many threads are to commit what a thread of this role takes.
-    fn committing(&self, role: Role) -> usize {
+    fn committing(&self, role: PollRole) -> usize {
         let threads = match role {
-            Role::OwnerOfPipeline => 1,
-            Role::Owner | Role::Worker => self.committing.load(Ordering::Relaxed),
+            PollRole::OwnerOfPipeline => 1,
+            PollRole::Owner | PollRole::Worker => self.committing.load(Ordering::Relaxed),
         };
         #[cfg(debug_assertions)]
         let threads = progress::commit_by().unwrap_or(threads);
@@ -236,7 +236,7 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
         thread: &ThreadState,
         sockets: &Sockets<U>,
         now: Time,
-        role: Role,
+        role: PollRole,
     ) -> io::Result<Polled> {
         let context = self.context(&thread.buffers.outbound, sockets, now);
         let (outbound, tun) = (&self.outbound, &self.tun);
@@ -245,16 +245,21 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
         }
         let flow_shards = self.committing(role).min(FLOW_SHARDS);
         let threads = self.threads.load(Ordering::Relaxed);
-        let is_alone = (flow_shards, threads) == (1, 1) && role != Role::OwnerOfPipeline;
+        let is_alone = (flow_shards, threads) == (1, 1) && role != PollRole::OwnerOfPipeline;
         if is_alone && let Some(polled) = self.send_alone(context, role) {
             return polled;
         }
-        let taken = outbound.take(context, tun, (role != Role::Worker, threads), flow_shards)?;
+        let taken = outbound.take(
+            context,
+            tun,
+            (role != PollRole::Worker, threads),
+            flow_shards,
+        )?;
         if let Taken::Batch(_, batch) = &taken {
             self.has_read(batch, role);
         }
         Ok(match taken {
-            Taken::Batch(sequence, batch) if role == Role::OwnerOfPipeline => {
+            Taken::Batch(sequence, batch) if role == PollRole::OwnerOfPipeline => {
                 let polled = batch.polled();
                 lock(&self.jobs).push_back(WorkerJob::Outbound(sequence.leave(), batch));
                 polled
@@ -278,7 +283,7 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
         }: RxQueueSocket<'_, U>,
         flags: EventFlags,
         now: Time,
-        role: Role,
+        role: PollRole,
     ) -> io::Result<Polled> {
         if flags.contains(EventFlags::ERR) {
             self.common.take_errors(socket, now);
@@ -295,13 +300,13 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
             v6,
             socket,
         };
-        let is_alone = (commit_locks, threads) == (1, 1) && role != Role::OwnerOfPipeline;
+        let is_alone = (commit_locks, threads) == (1, 1) && role != PollRole::OwnerOfPipeline;
         if is_alone && let Some(polled) = self.receive_alone(thread, &of, (now, role)) {
             return polled;
         }
         let queue = self.inbound.queue(rx_queue);
         let taken = queue.take(
-            (role != Role::Worker, threads),
+            (role != PollRole::Worker, threads),
             (commit_locks, |_: &mut [&mut ()]| true),
             |taking| Ok::<_, io::Error>(self.receive(&thread.buffers, taking, &of, (now, role))),
         )?;
@@ -314,7 +319,7 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
         let polled = batch.polled();
         #[cfg(debug_assertions)]
         progress::pause();
-        if role == Role::OwnerOfPipeline {
+        if role == PollRole::OwnerOfPipeline {
             lock(&self.jobs).push_back(WorkerJob::Inbound(rx_queue, sequence.leave(), batch));
             return Ok(polled);
         }
@@ -326,7 +331,7 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
     }
 
     /// Frames were read from the TUN.
-    pub(super) fn has_read(&self, batch: &OutboundBatch, role: Role) {
+    pub(super) fn has_read(&self, batch: &OutboundBatch, role: PollRole) {
         let load = self.common.load.own();
         load.outbound.took(batch.polled(), role);
         #[cfg(debug_assertions)]
@@ -343,7 +348,7 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
             v6,
             socket,
         }: &RxQueueSocket<'_, U>,
-        (now, role): (Time, Role),
+        (now, role): (Time, PollRole),
     ) -> Option<Box<InboundBatch>> {
         let (rx_queue, v6) = (*rx_queue, *v6);
         let context = self.inbound_context(rx_queue, now);
@@ -359,7 +364,7 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
         Some(batch)
     }
 
-    fn count_received(&self, rx_queue: usize, polled: Polled, role: Role) {
+    fn count_received(&self, rx_queue: usize, polled: Polled, role: PollRole) {
         let load = self.common.load.own();
         load.inbound.took(polled, role);
         if let Polled::Packets { count, .. } = polled {

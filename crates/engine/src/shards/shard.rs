@@ -20,7 +20,7 @@ use crate::shards::worker::Worker;
 use crate::thread::clock;
 use crate::thread::contain::contain;
 use crate::thread::placement::Placement;
-use crate::thread::poll::{Descriptor, MAX_EVENTS, Polled, Role, Token, overwrite_stack};
+use crate::thread::poll::{Descriptor, MAX_EVENTS, PollRole, Polled, Token, overwrite_stack};
 use crate::thread::priority::ThreadPriority;
 
 /// Interfaces whose sockets are lent at a time, at most. With more, flows are not sparse.
@@ -211,7 +211,7 @@ impl<T: TunQueue + 'static, U: UdpSocket + 'static> Shard<T, U> {
         &mut self,
         number: u32,
         (descriptor, flags): (Descriptor, EventFlags),
-        (now, role): (Time, Role),
+        (now, role): (Time, PollRole),
     ) -> io::Result<()> {
         let Some(queues) = self.queues.get_mut(&number) else {
             return Ok(());
@@ -234,7 +234,7 @@ impl<T: TunQueue + 'static, U: UdpSocket + 'static> Shard<T, U> {
     }
 
     /// Sends what an interface has ready. Errors are final.
-    fn send_ready(&mut self, number: u32, (now, role): (Time, Role)) -> io::Result<()> {
+    fn send_ready(&mut self, number: u32, (now, role): (Time, PollRole)) -> io::Result<()> {
         let Some(queues) = self.queues.get_mut(&number) else {
             return Ok(());
         };

@@ -26,7 +26,7 @@ use crate::shards::worker::Worker;
 use crate::shared::handles::{Served, ShardHandle};
 use crate::thread::lock::lock;
 use crate::thread::placement;
-use crate::thread::poll::{Descriptor, Polled, Role};
+use crate::thread::poll::{Descriptor, PollRole, Polled};
 
 /// One for each shard.
 type Shards<T, U> = Vec<Arc<ShardMailbox<T, U>>>;
@@ -195,12 +195,12 @@ impl<T: TunQueue + 'static, U: UdpSocket + 'static> ThreadPool<T, U> {
         self: &Arc<Self>,
         queues: &Arc<Queues<T, U>>,
         (queue, polled): (Descriptor, Polled),
-        (now, role): (Time, Role),
+        (now, role): (Time, PollRole),
     ) -> usize {
         let (max_shards, policy) = self.in_force();
         let spare = max_shards.saturating_sub(1);
         // The policy may have changed since the poll began.
-        if role == Role::OwnerOfPipeline {
+        if role == PollRole::OwnerOfPipeline {
             let jobs = queues.jobs();
             if polled.has_packets() && lock(&queues.need).wants_worker(jobs, spare) {
                 self.ask(queues, now);
@@ -254,10 +254,10 @@ impl<T: TunQueue + 'static, U: UdpSocket + 'static> ThreadPool<T, U> {
     }
 
     /// The role of owners: what they do with what they take.
-    pub(crate) fn role_of_owners(&self) -> Role {
+    pub(crate) fn role_of_owners(&self) -> PollRole {
         match self.in_force() {
-            (2.., Policy::Pipeline) => Role::OwnerOfPipeline,
-            _ => Role::Owner,
+            (2.., Policy::Pipeline) => PollRole::OwnerOfPipeline,
+            _ => PollRole::Owner,
         }
     }
 

@@ -14,7 +14,7 @@ use crate::shards::queues::Queues;
 use crate::shards::settings::Policy;
 use crate::shards::thread_state::ThreadState;
 use crate::thread::lock::lock;
-use crate::thread::poll::{Polled, Role};
+use crate::thread::poll::{PollRole, Polled};
 
 /// Looks of a worker that decide together whether it stays.
 const LOOKS: usize = 8;
@@ -131,7 +131,7 @@ impl<T: TunQueue + 'static, U: UdpSocket + 'static> Worker<T, U> {
         self.left_some |= found;
         if policy == Policy::Auto {
             for socket in sockets.all_in_use() {
-                match queues.poll_socket(thread, socket, EventFlags::IN, now, Role::Worker) {
+                match queues.poll_socket(thread, socket, EventFlags::IN, now, PollRole::Worker) {
                     Ok(polled) => {
                         found |= polled.has_packets();
                         self.left_some |= polled.leaves_some();
@@ -139,7 +139,7 @@ impl<T: TunQueue + 'static, U: UdpSocket + 'static> Worker<T, U> {
                     Err(error) => self.fail(error),
                 }
             }
-            match queues.poll_tun(thread, &sockets, now, Role::Worker) {
+            match queues.poll_tun(thread, &sockets, now, PollRole::Worker) {
                 Ok(Polled::Blocked) => queues.handle().wake(),
                 Ok(polled) => {
                     found |= polled.has_packets();

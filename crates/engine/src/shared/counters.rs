@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use adit_proto::PerThread;
 
 use crate::order::rx_queues::RX_QUEUES;
-use crate::thread::poll::{Polled, Role};
+use crate::thread::poll::{PollRole, Polled};
 
 /// The counters of one interface, which are written once a batch or train.
 #[derive(Default)]
@@ -94,7 +94,7 @@ pub(crate) struct Batches {
 
 impl Batches {
     /// A thread took a batch.
-    pub(crate) fn took(&self, polled: Polled, role: Role) {
+    pub(crate) fn took(&self, polled: Polled, role: PollRole) {
         let Polled::Packets {
             count: contents @ 1..,
             ..
@@ -104,7 +104,7 @@ impl Batches {
         };
         self.batches.fetch_add(1, Ordering::Relaxed);
         self.contents.fetch_add(contents as u64, Ordering::Relaxed);
-        if role == Role::Worker {
+        if role == PollRole::Worker {
             self.helped.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -229,8 +229,8 @@ mod tests {
         load.own().inbound.go_on_from(&known);
         let count = || {
             let (own, polled) = (load.own(), Polled::packets(5, false));
-            own.outbound.took(polled, Role::Owner);
-            own.inbound.took(polled, Role::Worker);
+            own.outbound.took(polled, PollRole::Owner);
+            own.inbound.took(polled, PollRole::Worker);
             own.rx_queues[1].fetch_add(5, Ordering::Relaxed);
             own.sent.count([64].into_iter());
             own.received.count([1, 3].into_iter());

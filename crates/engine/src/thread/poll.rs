@@ -131,7 +131,7 @@ pub(crate) fn wait(
 
 /// The role of a thread towards the queues that it polls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Role {
+pub(crate) enum PollRole {
     /// It waits for their events, and [`QueuesHandle::wake`](crate::shared::handles::QueuesHandle::wake) wakes it.
     Owner,
     /// An owner that leaves the work to others as long as these can do it.
