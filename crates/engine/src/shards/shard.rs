@@ -14,7 +14,7 @@ use rustix::event::epoll::{self, EventFlags};
 
 use crate::shards::mailbox::ShardMailbox;
 use crate::shards::owner::{OwnedQueues, Resources};
-use crate::shards::thread_pool::{Run, ThreadPool};
+use crate::shards::thread_pool::{ShardRun, ThreadPool};
 use crate::shards::thread_state::ThreadState;
 use crate::shards::worker::Worker;
 use crate::thread::clock;
@@ -45,7 +45,7 @@ impl<T: TunQueue + 'static, U: UdpSocket + 'static> Shard<T, U> {
     pub(crate) fn prepare(
         mailbox: Arc<ShardMailbox<T, U>>,
         pool: Arc<ThreadPool<T, U>>,
-    ) -> io::Result<Run> {
+    ) -> io::Result<ShardRun> {
         let shard = Self::new(mailbox, pool)?;
         Ok(Box::new(move || shard.run()))
     }

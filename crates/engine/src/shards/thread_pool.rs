@@ -32,11 +32,11 @@ use crate::thread::poll::{Descriptor, PollRole, Polled};
 type Shards<T, U> = Vec<Arc<ShardMailbox<T, U>>>;
 
 /// The function that the thread of a shard runs.
-pub(crate) type Run = Box<dyn FnOnce() -> io::Result<()> + Send>;
+pub(crate) type ShardRun = Box<dyn FnOnce() -> io::Result<()> + Send>;
 
 /// Makes a shard.
 pub(crate) type NewShard<T, U> =
-    fn(Arc<ShardMailbox<T, U>>, Arc<ThreadPool<T, U>>) -> io::Result<Run>;
+    fn(Arc<ShardMailbox<T, U>>, Arc<ThreadPool<T, U>>) -> io::Result<ShardRun>;
 
 /// A shard, and that it serves one interface more.
 type Assigned<T, U> = (Arc<ShardMailbox<T, U>>, Served);
@@ -169,7 +169,7 @@ impl<T: TunQueue + 'static, U: UdpSocket + 'static> ThreadPool<T, U> {
             };
             let (mailbox, run) = match make() {
                 Ok((mailbox, run)) => (Ok(mailbox), run),
-                Err(error) => (Err(error), Box::new(|| Ok(())) as Run),
+                Err(error) => (Err(error), Box::new(|| Ok(())) as ShardRun),
             };
             // The other thread waits.
             let _ = tell.send(mailbox);
