@@ -79,7 +79,7 @@ impl Interface {
         engine: Arc<dyn Any + Send + Sync>,
     ) -> Self {
         Self {
-            common: Arc::new(Running {
+            common: Arc::new(RunningInterface {
                 common: Arc::clone(&queues.common),
                 queues: Arc::downgrade(queues),
                 offloads,
@@ -231,14 +231,14 @@ pub(crate) trait AnyCommon: Send + Sync {
     fn sockets(&self) -> io::Result<Vec<HandedSocket>>;
 }
 
-struct Running<T, U> {
+struct RunningInterface<T, U> {
     common: Arc<Common<U>>,
     /// Gone once the interface ends.
     queues: Weak<Queues<T, U>>,
     offloads: Offloads,
 }
 
-impl<T, U: UdpSocket> Running<T, U> {
+impl<T, U: UdpSocket> RunningInterface<T, U> {
     /// The names of what the kernel refused.
     fn refused(&self) -> Vec<&'static str> {
         let queues = &self.common.queues;
@@ -259,7 +259,7 @@ impl<T, U: UdpSocket> Running<T, U> {
     }
 }
 
-impl<T: TunQueue, U: UdpSocket> AnyCommon for Running<T, U> {
+impl<T: TunQueue, U: UdpSocket> AnyCommon for RunningInterface<T, U> {
     fn command(&self, command: ControlCommand) {
         // Once the control thread has ended, no command is executed: dropping this one answers the
         // caller.
