@@ -36,13 +36,13 @@ pub struct Sockets<U> {
     /// 0 while none is bound.
     pub port: u16,
     /// The further receive queues: IPv4 and IPv6.
-    further: Vec<OnceLock<Box<RxQueue<U>>>>,
+    further: Vec<OnceLock<Box<FamilySockets<U>>>>,
     /// How many receive queues are polled. The others are empty.
     in_use: AtomicUsize,
 }
 
 /// For IPv4 and IPv6.
-type RxQueue<U> = [Option<U>; 2];
+type FamilySockets<U> = [Option<U>; 2];
 
 /// A socket that receives, and which one it is.
 pub(crate) struct RxQueueSocket<'a, U> {
@@ -81,7 +81,7 @@ impl<U> Sockets<U> {
             *first = Some(socket);
             return;
         }
-        let lacks = |rx_queue: &OnceLock<Box<RxQueue<U>>>| {
+        let lacks = |rx_queue: &OnceLock<Box<FamilySockets<U>>>| {
             rx_queue
                 .get()
                 .is_none_or(|rx_queue| rx_queue[usize::from(v6)].is_none())
