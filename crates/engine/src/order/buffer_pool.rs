@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use crate::thread::lock::lock;
 
 /// Buffers that all threads of a process share: what one has too many of, another takes.
-pub(crate) type Shared<B> = Arc<Mutex<Vec<B>>>;
+pub(crate) type SharedPool<B> = Arc<Mutex<Vec<B>>>;
 
 /// The pool of one kind of buffer as one thread has it. It takes what it gave back last, which is
 /// most likely in a cache, without a lock. Where one thread takes and another gives back, they exchange
@@ -14,7 +14,7 @@ pub(crate) type Shared<B> = Arc<Mutex<Vec<B>>>;
 /// Buffers are made when first needed: light traffic touches few.
 pub(crate) struct BufferPool<B> {
     own: RefCell<Vec<B>>,
-    shared: Shared<B>,
+    shared: SharedPool<B>,
     /// How many are exchanged at a time. A thread keeps up to twice as many.
     piece: usize,
     /// How many are shared at most. The others are freed.
@@ -24,7 +24,7 @@ pub(crate) struct BufferPool<B> {
 
 impl<B> BufferPool<B> {
     pub(crate) fn new(
-        shared: &Shared<B>,
+        shared: &SharedPool<B>,
         (piece, max_shared): (usize, usize),
         make: fn() -> B,
     ) -> Self {
@@ -86,7 +86,7 @@ mod tests {
         Box::default()
     }
 
-    fn of_thread(shared: &Shared<Box<u8>>) -> BufferPool<Box<u8>> {
+    fn of_thread(shared: &SharedPool<Box<u8>>) -> BufferPool<Box<u8>> {
         BufferPool::new(shared, (PIECE, MAX_SHARED), make)
     }
 
@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn a_thread_takes_what_it_gave_back_last_and_shares_nothing() {
-        let shared = Shared::default();
+        let shared = SharedPool::default();
         let pool = of_thread(&shared);
         // No lock is needed for any of it: this one would never be released.
         let _held = lock(&shared);
@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn what_one_thread_gives_back_another_takes_a_piece_at_a_time() {
-        let shared = Shared::default();
+        let shared = SharedPool::default();
         let (takes, gives) = (of_thread(&shared), of_thread(&shared));
         let mut seen = HashSet::new();
         let mut exchanged = HashSet::new();
@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn no_more_are_shared_than_may_be_and_none_after_a_rest() {
-        let shared = Shared::default();
+        let shared = SharedPool::default();
         let pool = of_thread(&shared);
         for _ in 0..10 * MAX_SHARED {
             pool.give_back(make());

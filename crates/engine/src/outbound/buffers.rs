@@ -1,6 +1,6 @@
 //! The buffers of the outbound path, as one thread has them.
 
-use crate::order::buffer_pool::{BufferPool, Shared};
+use crate::order::buffer_pool::{BufferPool, SharedPool};
 use crate::order::ordered_queue::DEPTH;
 use crate::outbound::batch::OutboundBatch;
 use crate::outbound::train;
@@ -15,8 +15,8 @@ pub(crate) const MAX_BATCHES: usize = DEPTH;
 /// Buffers that all threads share.
 #[derive(Default)]
 pub(crate) struct SharedOutboundBuffers {
-    batches: Shared<Box<OutboundBatch>>,
-    trains: Shared<Box<[u8]>>,
+    batches: SharedPool<Box<OutboundBatch>>,
+    trains: SharedPool<Box<[u8]>>,
 }
 
 /// The buffers of one thread.

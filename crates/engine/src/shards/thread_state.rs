@@ -8,7 +8,7 @@ use rustix::event::epoll::Event;
 
 use crate::inbound::InboundBatch;
 use crate::inbound::deliver::Delivery;
-use crate::order::buffer_pool::{BufferPool, Shared};
+use crate::order::buffer_pool::{BufferPool, SharedPool};
 use crate::outbound::buffers::{self, MAX_BATCHES};
 use crate::thread::poll::wait;
 
@@ -23,7 +23,7 @@ const REST: Duration = if cfg!(test) {
 #[derive(Default)]
 pub(crate) struct SharedBuffers {
     outbound: buffers::SharedOutboundBuffers,
-    inbound: Shared<Box<InboundBatch>>,
+    inbound: SharedPool<Box<InboundBatch>>,
 }
 
 /// The buffers of one thread.
