@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use adit_proto::Source;
 
 use crate::IcmpError;
-use crate::sys::mmsg;
+use crate::sys::{error_queue, mmsg};
 
 pub use crate::helper::fuzzing::Requests;
 
@@ -47,7 +47,7 @@ pub fn name(name: &[u8; 28], len: usize) -> Option<SocketAddr> {
 
 /// Decodes an entry of an error queue.
 pub fn icmp(control: &[u8], name: &[u8; 28], len: usize) -> Option<IcmpError> {
-    let mut error = mmsg::decode_error(control);
+    let mut error = error_queue::decode_error(control);
     error.to = mmsg::decode_name(name, len);
     IcmpError::new(&error)
 }

@@ -2,6 +2,7 @@
 //! only.
 
 pub(crate) mod bpf;
+pub(crate) mod error_queue;
 pub(crate) mod mmsg;
 pub(crate) mod os;
 pub(crate) mod rights;

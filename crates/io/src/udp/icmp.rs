@@ -16,7 +16,7 @@ use adit_proto::explained_enum;
 use arrayvec::ArrayVec;
 use rustix::io::Errno;
 
-use crate::sys::mmsg::{self, ERROR_BATCH, QueuedError};
+use crate::sys::error_queue::{ERROR_BATCH, QueuedError, receive_errors};
 
 /// Different errors that a socket keeps until they are taken; of more it keeps nothing.
 const KEPT: usize = 64;
@@ -176,7 +176,7 @@ impl IcmpErrors {
                     None => drop(kept.try_push((error, 1))),
                 }
             };
-            if mmsg::receive_errors(fd, keep).unwrap_or(0) < ERROR_BATCH {
+            if receive_errors(fd, keep).unwrap_or(0) < ERROR_BATCH {
                 break;
             }
         }
