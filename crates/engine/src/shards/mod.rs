@@ -6,6 +6,7 @@ pub(crate) mod inbound_thread;
 pub(crate) mod mailbox;
 pub(crate) mod owner;
 pub(crate) mod queues;
+mod rx_queue_changes;
 pub(crate) mod settings;
 pub(crate) mod shard;
 pub(crate) mod thread_pool;
