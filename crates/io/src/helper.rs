@@ -34,7 +34,7 @@ use crate::helper::messages::{HelperAnswer, malformed};
 use crate::helper::name::InterfaceName;
 use crate::helper::request::HelperRequest;
 use crate::sys::os;
-use crate::udp::open::{BoundSocket, Gear, SocketPurpose};
+use crate::udp::open::{BoundSocket, Gear, SocketPair, SocketPurpose};
 
 pub use client::{connect, connection, has_ended};
 pub use file_request::Folder;
@@ -150,9 +150,6 @@ pub(crate) fn set_mark(socket: BorrowedFd<'_>, mark: u32) -> io::Result<()> {
     };
     ask(HelperRequest::Options(options), &[socket]).map(drop)
 }
-
-/// Sockets of both families that are bound, and their port.
-type SocketPair = (Option<BoundSocket>, Option<BoundSocket>, u16);
 
 pub(crate) fn pair(port: u16, mark: u32, wants: Gear) -> io::Result<SocketPair> {
     let HelperAnswer { fds, numbers } = ask(HelperRequest::Pair { port, mark, wants }, &[])?;

@@ -41,7 +41,7 @@ pub(crate) enum SocketPurpose {
 }
 
 /// Sockets of both families, and their port.
-type SocketPair = (Option<BoundSocket>, Option<BoundSocket>, u16);
+pub(crate) type SocketPair = (Option<BoundSocket>, Option<BoundSocket>, u16);
 
 /// Sockets for both address families on one port, and that port, as [`bind_pair`](super::bind_pair)
 /// has them.
