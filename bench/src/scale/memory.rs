@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use adit_engine::{Engine, Interface, MemPlatform, ThreadSettings};
-use adit_io::testing::mem::{self, MemTun, MemUdp, Network, TunEnd};
+use adit_io::testing::mem::{self, MemTun, MemUdp, MemNetwork, TunEnd};
 use adit_io::{Grace, Offloads, RecvBatch, SendReport, Transmit, TunQueue, UdpSocket};
 use adit_offload::{GSO_TCPV4, NEEDS_CSUM, VNET_HDR_LEN, VnetHdr};
 use adit_proto::config::{AllowedIpChange, Cidr, DeviceChange, PeerChange, PublicKey, Secret};
@@ -269,7 +269,7 @@ type Threads = Engine<Clocked<Tun>, MemPlatform<Clocked<Udp>>>;
 impl Side {
     fn new(
         engine: &Threads,
-        network: &Network,
+        network: &MemNetwork,
         host: u8,
         peers: &[u8],
         segments: usize,
@@ -373,14 +373,14 @@ fn wait_until(what: &str, every: Duration, mut is_so: impl FnMut() -> bool) -> R
 struct Hosts {
     gateway: Side,
     leaves: Vec<Side>,
-    network: Network,
+    network: MemNetwork,
     /// The gateway's stages are measured.
     clocked: bool,
 }
 
 impl Hosts {
     fn new(settings: &ThreadSettings, leaves: u8) -> Result<Self, Failure> {
-        let network = Network::new();
+        let network = MemNetwork::new();
         // With many peers each has a part of a GSO packet's worth.
         let segments = if leaves == 1 { 45 } else { 16 };
         let numbers: Vec<u8> = (1..=leaves).collect();

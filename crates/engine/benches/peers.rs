@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use adit_engine::{Engine, Interface, MemPlatform};
-use adit_io::testing::mem::{self, MemUdp, Network, TunEnd};
+use adit_io::testing::mem::{self, MemNetwork, MemUdp, TunEnd};
 use adit_io::{Offloads, RecvBatch, SendReport, Transmit, UdpSocket};
 use adit_offload::VNET_HDR_LEN;
 use adit_proto::config::{AllowedIpChange, Cidr, DeviceChange, PeerChange, PublicKey, Secret};
@@ -60,7 +60,7 @@ fn inner(peer: u32) -> Ipv4Addr {
 
 impl Bench {
     fn new(peers: u32) -> Self {
-        let network = Network::new();
+        let network = MemNetwork::new();
         let (tun, end) = mem::tun().expect("an in-memory TUN");
         let platform = MemPlatform::new(&network, address(GATEWAY)).expect("a host");
         let engine = Engine::start(1).expect("an engine");

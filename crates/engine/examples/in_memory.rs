@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use adit_engine::{Engine, Interface, MemPlatform};
 use adit_io::Offloads;
-use adit_io::testing::mem::{self, Network, TunEnd};
+use adit_io::testing::mem::{self, MemNetwork, TunEnd};
 use adit_offload::VNET_HDR_LEN;
 use adit_proto::config::{AllowedIpChange, Cidr, DeviceChange, PeerChange, Secret};
 
 /// An interface at `addr` whose private key is `key`, and the other end of its TUN.
 fn interface(
-    network: &Network,
+    network: &MemNetwork,
     addr: SocketAddr,
     key: u8,
 ) -> Result<(Interface, TunEnd), Box<dyn Error>> {
@@ -48,7 +48,7 @@ fn connect(
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let network = Network::new();
+    let network = MemNetwork::new();
     let addrs: [SocketAddr; 2] = ["192.0.2.1:51820".parse()?, "192.0.2.2:51820".parse()?];
     let (left, left_tun) = interface(&network, addrs[0], 1)?;
     let (right, right_tun) = interface(&network, addrs[1], 2)?;

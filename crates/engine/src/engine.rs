@@ -175,14 +175,14 @@ impl<T: TunQueue + 'static, H: Platform> Drop for Threads<T, H> {
 
 #[cfg(test)]
 mod tests {
-    use adit_io::testing::mem::{self, Network};
+    use adit_io::testing::mem::{self, MemNetwork};
 
     use super::*;
     use crate::MemPlatform;
 
     #[test]
     fn an_interface_gets_the_shard_that_has_least_to_serve() {
-        let network = Network::new();
+        let network = MemNetwork::new();
         let engine = Engine::start(2).expect("an engine");
         let add = |engine: &Engine<_, _>, last: u8| {
             let host = MemPlatform::new(&network, ([192, 0, 2, last], 51820).into());
@@ -208,7 +208,7 @@ mod tests {
     /// Invariant 6. The shard is busy with those that arrived before.
     #[test]
     fn an_interface_that_arrives_at_a_busy_shard_is_looked_at() {
-        let network = Network::new();
+        let network = MemNetwork::new();
         let engine = Engine::start(1).expect("an engine");
         let add = |last: u8| {
             let host = MemPlatform::new(&network, ([192, 0, 2, last], 51820).into());

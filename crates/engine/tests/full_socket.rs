@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use adit_engine::{Engine, MemPlatform};
-use adit_io::testing::mem::{MemTun, MemUdp, Network};
+use adit_io::testing::mem::{MemNetwork, MemTun, MemUdp};
 use adit_io::{RecvBatch, SendReport, Transmit, UdpSocket};
 use adit_proto::config::DeviceChange;
 use common::{A, B, EnginePair, Options, Side, inner_ip, segments, udp_frame};
@@ -119,7 +119,7 @@ impl Two {
     fn new() -> Self {
         let hold = Arc::new(Hold::default());
         let engines = [A, B].map(|_| Engine::start(2).expect("an engine"));
-        let network = Network::new();
+        let network = MemNetwork::new();
         let pair = |number| {
             let held = Arc::clone(&hold);
             let wrap = move |side, socket| {

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use adit_engine::{Engine, Interface, InterfaceState, MemPlatform, Resume, Sockets, importer};
-use adit_io::testing::mem::{MemTun, MemUdp, Network};
+use adit_io::testing::mem::{MemNetwork, MemTun, MemUdp};
 use adit_io::{Offloads, RecvBatch, SendReport, Transmit, UdpSocket};
 use adit_offload::VNET_HDR_LEN;
 use adit_proto::{Device, Time};
@@ -40,7 +40,7 @@ struct Hosts {
     /// Of side A.
     tun: Arc<MemTun>,
     sockets: Kept<Shared>,
-    network: Network,
+    network: MemNetwork,
 }
 
 fn keep<T: Clone>(kept: &Kept<T>, one: T) -> T {
@@ -51,7 +51,7 @@ fn keep<T: Clone>(kept: &Kept<T>, one: T) -> T {
 impl Hosts {
     fn new() -> Self {
         let (tuns, sockets) = (Kept::<Arc<MemTun>>::default(), Kept::<Shared>::default());
-        let network = Network::new();
+        let network = MemNetwork::new();
         let engines = [A, B].map(|_| Engine::start(2).expect("an engine"));
         let of_a = Arc::clone(&sockets);
         let pair = EnginePair::on(

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use adit_engine::{Engine, StopReason};
-use adit_io::testing::mem::{MemTun, MemUdp, Network};
+use adit_io::testing::mem::{MemNetwork, MemTun, MemUdp};
 use adit_io::{RecvBatch, SendReport, Transmit, TunQueue, UdpSocket};
 use adit_proto::config::{AllowedIpChange, Cidr, DeviceChange, PeerChange, PublicKey};
 use adit_proto::wire::INITIATION_LEN;
@@ -31,7 +31,7 @@ fn disturbed<T: TunQueue + 'static, U: UdpSocket + 'static>(
     wrap: impl Fn(MemUdp, Arc<AtomicBool>) -> U + Send + Clone + 'static,
 ) -> impl Fn(u8) -> EnginePair {
     let engines = [A, B].map(|_| Engine::start(shards).expect("an engine"));
-    let network = Network::new();
+    let network = MemNetwork::new();
     move |number| {
         let (flag, wrap) = (Arc::clone(&flag), wrap.clone());
         let flag = move |side| match (number, side) {
@@ -105,7 +105,7 @@ fn an_interface_that_ends_leaves_the_others_alone() {
 #[test]
 fn an_interface_can_be_added_to_a_running_engine_and_removed() {
     let engines = [A, B].map(|_| Engine::start(2).expect("an engine"));
-    let network = Network::new();
+    let network = MemNetwork::new();
     let add = |number| {
         let options = Options::default();
         EnginePair::on(

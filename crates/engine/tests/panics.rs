@@ -10,7 +10,7 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use adit_engine::{Engine, MemPlatform, Policy, StopReason, ThreadSettings};
-use adit_io::testing::mem::{MemTun, MemUdp, Network};
+use adit_io::testing::mem::{MemNetwork, MemTun, MemUdp};
 use adit_io::{Arrival, RecvBatch, SendReport, Transmit, TunQueue, UdpSocket};
 use adit_proto::Time;
 use common::{A, B, EnginePair, Options, inner_ip, segments, udp_frame};
@@ -108,7 +108,7 @@ fn cpus() -> impl Iterator<Item = usize> {
 /// Two engines, and pairs of interfaces on them. Side A of pair 0 has the trap.
 struct Pairs {
     engines: [Engine<Trapped<MemTun>, MemPlatform<Trapped<MemUdp>>>; 2],
-    network: Network,
+    network: MemNetwork,
     trap: Arc<Trap>,
 }
 
@@ -120,7 +120,7 @@ impl Pairs {
         };
         Self {
             engines: [A, B].map(|_| Engine::with(&settings).expect("an engine")),
-            network: Network::new(),
+            network: MemNetwork::new(),
             trap: Arc::new(Trap {
                 thread,
                 call,

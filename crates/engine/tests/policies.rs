@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 use std::time::{Duration, Instant};
 
 use adit_engine::{Engine, MemPlatform, Policy, ThreadSettings};
-use adit_io::testing::mem::{MemTun, MemUdp, Network};
+use adit_io::testing::mem::{MemNetwork, MemTun, MemUdp};
 use adit_io::{RecvBatch, SendReport, Transmit, TunQueue, UdpSocket};
 use common::{A, B, EnginePair, Options, inner_ip, inner_net, segments, udp_frame};
 
@@ -189,7 +189,7 @@ impl Field {
             ..ThreadSettings::from(shards)
         };
         let engines = [A, B].map(|_| Threads::with(&settings).expect("an engine"));
-        let (network, readers) = (Network::new(), Readers::default());
+        let (network, readers) = (MemNetwork::new(), Readers::default());
         let traffic = |pair| {
             let (of_tuns, of_sockets) = (Arc::clone(&readers), Arc::clone(&readers));
             let pair = EnginePair::on(

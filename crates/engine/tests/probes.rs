@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use adit_engine::{Engine, Interface, MemPlatform};
-use adit_io::testing::mem::{self, MemUdp, Network, TunEnd};
+use adit_io::testing::mem::{self, MemNetwork, MemUdp, TunEnd};
 use adit_io::{Cut, Offloads, RecvBatch, SendReport, Transmit, UdpSocket};
 use common::star::{address, configuration, inner};
 use common::{segments, udp_frame};
@@ -78,7 +78,7 @@ fn until(leaves: &[(Interface, TunEnd)], mut is_enough: impl FnMut(usize, u8, us
 #[test]
 fn probes_of_many_peers_leave_together() {
     const ICMP: u8 = 1;
-    let (network, beside) = (Network::new(), Arc::new(Beside::default()));
+    let (network, beside) = (MemNetwork::new(), Arc::new(Beside::default()));
     let engine = Engine::start(1).expect("an engine");
     let (tun, end) = mem::tun().expect("a TUN");
     let platform = MemPlatform::new(&network, address(0)).expect("a host");

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use adit_engine::{
     Engine, Interface, MemPlatform, Policy, Resume, Sockets, ThreadSettings, importer,
 };
-use adit_io::testing::mem::{self, MemTun, MemUdp, Network, TunEnd};
+use adit_io::testing::mem::{self, MemNetwork, MemTun, MemUdp, TunEnd};
 use adit_io::udp::UdpState;
 use adit_io::{Grace, Offloads, RecvBatch, SendReport, Transmit, UdpSocket};
 use adit_proto::Time;
@@ -137,7 +137,7 @@ struct Field {
     tun: Arc<MemTun>,
     written: TunEnd,
     sockets: Arc<Mutex<Vec<Socket>>>,
-    network: Network,
+    network: MemNetwork,
     leaves: Vec<Leaf>,
     arrived: u32,
     /// By leaf: whether it sends only one packet at a time.
@@ -166,7 +166,7 @@ impl Field {
             adit_engine::progress::assume_idle_cpus();
             adit_engine::progress::pause_with(|_| doze());
         });
-        let (network, sockets) = (Network::new(), Arc::default());
+        let (network, sockets) = (MemNetwork::new(), Arc::default());
         let (tun, written) = mem::tun().expect("a TUN");
         let (tun, engine) = (Arc::new(tun), engine());
         let platform = host(&network, &sockets);
@@ -387,7 +387,7 @@ impl Field {
     }
 }
 
-fn host(network: &Network, sockets: &Arc<Mutex<Vec<Socket>>>) -> MemPlatform<Socket> {
+fn host(network: &MemNetwork, sockets: &Arc<Mutex<Vec<Socket>>>) -> MemPlatform<Socket> {
     let sockets = Arc::clone(sockets);
     let platform = MemPlatform::new(network, address(0)).expect("a host");
     platform.with_sockets(move |device| Socket::new(device, &sockets))

@@ -8,7 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex};
 
-use adit_io::testing::mem::{MemUdp, Network, TunEnd};
+use adit_io::testing::mem::{MemNetwork, MemUdp, TunEnd};
 use adit_io::{Offloads, UdpSocket};
 use adit_proto::Endpoint;
 use rustix::event::epoll::EventFlags;
@@ -18,10 +18,10 @@ use crate::shared::sockets::Sockets;
 use crate::thread::lock::lock;
 use crate::thread::wake::Waker;
 
-/// A [`Platform`] whose sockets are those of a [`Network`] in memory, each perhaps wrapped to have
+/// A [`Platform`] whose sockets are those of a [`MemNetwork`] in memory, each perhaps wrapped to have
 /// it misbehave.
 pub struct MemPlatform<U = MemUdp> {
-    network: Network,
+    network: MemNetwork,
     addr: SocketAddr,
     gso: bool,
     verbose: bool,
@@ -58,7 +58,7 @@ impl MemPlatform {
     /// # Errors
     ///
     /// Those of eventfd(2), as when there are no further descriptors.
-    pub fn new(network: &Network, addr: SocketAddr) -> io::Result<Self> {
+    pub fn new(network: &MemNetwork, addr: SocketAddr) -> io::Result<Self> {
         let state = MemState {
             changed: Waker::new()?,
             now: Mutex::new(PlatformEvent {

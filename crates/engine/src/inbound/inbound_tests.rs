@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use adit_io::testing::mem::{self, MemUdp, Network};
+use adit_io::testing::mem::{self, MemNetwork, MemUdp};
 use adit_io::{SendReport, Transmit};
 use adit_proto::config::{PeerChange, PublicKey};
 use adit_proto::{Device, Output};
@@ -128,7 +128,7 @@ impl Hosts {
         let handle = QueuesHandle::new(0, shard);
         let common = Common::new(device.shared(), handle, Offloads::ALL, false);
         let (tun, _end) = mem::tun().expect("an in-memory TUN");
-        let network = Network::new();
+        let network = MemNetwork::new();
         let socket = Flooded {
             socket: network.bind(addr(GATEWAY), true).expect("a free address"),
             receivers: receivers.collect(),

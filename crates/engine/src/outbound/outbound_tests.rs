@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use adit_aead::OpenJob;
-use adit_io::testing::mem::{self, MemTun, MemUdp, Network, TunEnd};
+use adit_io::testing::mem::{self, MemNetwork, MemTun, MemUdp, TunEnd};
 use adit_io::{Offloads, RecvBatch, SendReport, Transmit};
 use adit_offload::VNET_HDR_LEN;
 use adit_proto::config::{AllowedIpChange, Cidr, DeviceChange, PeerChange, PublicKey, Secret};
@@ -105,7 +105,7 @@ impl<U: UdpSocket> Bench<U> {
         let us = PeerChange::new(public(&our_secret));
         let theirs = device(&their_secret, vec![us], now);
 
-        let network = Network::new();
+        let network = MemNetwork::new();
         let bind = |addr, gso| network.bind(addr, gso).expect("a free address");
         let inbound = Arc::new(Waker::new().expect("an eventfd"));
         let shard = Arc::new(ShardHandle::new(inbound).expect("an eventfd"));

@@ -12,7 +12,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use adit_engine::{Engine, Interface, MemPlatform, PlatformEnd, Policy, ThreadSettings};
-use adit_io::testing::mem::{self, MemTun, MemUdp, Network, TunEnd};
+use adit_io::testing::mem::{self, MemNetwork, MemTun, MemUdp, TunEnd};
 use adit_io::{Offloads, TunQueue, UdpSocket};
 use adit_offload::{Frame, VNET_HDR_LEN};
 use adit_proto::config::{AllowedIpChange, Cidr, DeviceChange, PeerChange, PublicKey, Secret};
@@ -55,7 +55,7 @@ pub(crate) struct Side {
 }
 
 pub(crate) struct EnginePair {
-    pub(crate) network: Network,
+    pub(crate) network: MemNetwork,
     pub(crate) sides: [Side; 2],
 }
 
@@ -109,13 +109,13 @@ impl EnginePair {
             };
             Engine::with(&settings).expect("an engine")
         });
-        Self::on(&engines, &Network::new(), 0, options, wrap_tun, wrap)
+        Self::on(&engines, &MemNetwork::new(), 0, options, wrap_tun, wrap)
     }
 
     /// A pair of interfaces of these engines; each pair of a network has a number of its own.
     pub(crate) fn on<T, U, W>(
         engines: &[Engine<T, MemPlatform<U>>; 2],
-        network: &Network,
+        network: &MemNetwork,
         pair: u8,
         options: Options,
         wrap_tun: impl Fn(usize, MemTun) -> T,

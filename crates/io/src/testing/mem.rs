@@ -178,12 +178,12 @@ impl Binding {
 
 /// A UDP network in memory. Clones are the same network.
 #[derive(Clone, Default)]
-pub struct Network {
+pub struct MemNetwork {
     sockets: Arc<Mutex<HashMap<SocketAddr, Binding>>>,
     delay: Arc<OnceLock<fn()>>,
 }
 
-impl Network {
+impl MemNetwork {
     /// An empty network.
     pub fn new() -> Self {
         Self::default()
@@ -228,9 +228,9 @@ impl Network {
     }
 }
 
-/// A socket of an in-memory [`Network`]. Dropping it frees its address.
+/// A socket of an in-memory [`MemNetwork`]. Dropping it frees its address.
 pub struct MemUdp {
-    network: Network,
+    network: MemNetwork,
     addr: SocketAddr,
     gso: bool,
     queue: Arc<Queue<Train>>,

@@ -9,7 +9,7 @@ use adit_proto::{Endpoint, Source};
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 use crate::testing::fault::{Faults, Faulty};
-use crate::testing::mem::{self, Network};
+use crate::testing::mem::{self, MemNetwork};
 use crate::testing::pcap::{Recorded, Recorder};
 use crate::tun::TunErrorKind;
 use crate::{Offloads, RecvBatch, SendReport, Transmit, TunQueue, UdpSocket};
@@ -46,7 +46,7 @@ fn drain(socket: &impl UdpSocket) -> Vec<Vec<u8>> {
 
 #[test]
 fn trains_cross_the_memory_network_as_trains_or_apart() {
-    let network = Network::new();
+    let network = MemNetwork::new();
     let a = network.bind(addr("192.0.2.1:1"), true).unwrap();
     let single = network.bind(addr("192.0.2.1:2"), false).unwrap();
     let b = network.bind(addr("192.0.2.2:2"), true).unwrap();
@@ -124,7 +124,7 @@ fn frames_cross_the_memory_tun_and_its_queue_is_bounded() {
 #[test]
 fn faults_come_as_often_as_asked_and_the_same_each_time() {
     let run = |faults: Faults| {
-        let network = Network::new();
+        let network = MemNetwork::new();
         let a = Faulty::new(network.bind(addr("192.0.2.1:1"), true).unwrap(), faults);
         let b = network.bind(addr("192.0.2.2:2"), true).unwrap();
         let mut datagrams: Vec<u8> = Vec::new();
@@ -265,7 +265,7 @@ fn a_recording_holds_every_packet() {
     tun.write(&[IoSlice::new(&[0; VNET_HDR_LEN]), IoSlice::new(b"out")])
         .unwrap();
 
-    let network = Network::new();
+    let network = MemNetwork::new();
     let a = network.bind(addr("[fd00::1]:1"), true).unwrap();
     let a = Recorded::udp(a, recorder, addr("[fd00::1]:1"));
     let b = network.bind(addr("[fd00::2]:2"), true).unwrap();
