@@ -20,14 +20,14 @@ use crate::{Grace, RecvBatch, SendReport, Transmit, TunQueue, UdpSocket};
 const QUEUE: usize = 1024;
 
 /// A bounded queue with a descriptor that is readable while something is in it.
-struct Queue<T> {
+struct MemQueue<T> {
     items: Mutex<VecDeque<T>>,
     ready: OwnedFd,
     /// Items that found it full.
     lost: AtomicU64,
 }
 
-impl<T> Queue<T> {
+impl<T> MemQueue<T> {
     fn new() -> io::Result<Self> {
         Ok(Self {
             items: Mutex::new(VecDeque::new()),
@@ -71,8 +71,8 @@ impl<T> Queue<T> {
 ///
 /// Those of eventfd(2), as when there are no further descriptors.
 pub fn tun() -> io::Result<(MemTun, TunEnd)> {
-    let to_queue = Arc::new(Queue::new()?);
-    let from_queue = Arc::new(Queue::new()?);
+    let to_queue = Arc::new(MemQueue::new()?);
+    let from_queue = Arc::new(MemQueue::new()?);
     let end = TunEnd {
         to_queue: to_queue.clone(),
         from_queue: from_queue.clone(),
@@ -88,15 +88,15 @@ pub fn tun() -> io::Result<(MemTun, TunEnd)> {
 
 /// One queue of an in-memory TUN device.
 pub struct MemTun {
-    to_queue: Arc<Queue<Vec<u8>>>,
-    from_queue: Arc<Queue<Vec<u8>>>,
+    to_queue: Arc<MemQueue<Vec<u8>>>,
+    from_queue: Arc<MemQueue<Vec<u8>>>,
 }
 
 /// The kernel's side of a [`MemTun`]. Frames are whole: virtio header and packet.
 #[derive(Clone)]
 pub struct TunEnd {
-    to_queue: Arc<Queue<Vec<u8>>>,
-    from_queue: Arc<Queue<Vec<u8>>>,
+    to_queue: Arc<MemQueue<Vec<u8>>>,
+    from_queue: Arc<MemQueue<Vec<u8>>>,
 }
 
 impl TunEnd {
@@ -157,7 +157,7 @@ struct Train {
 #[derive(Clone)]
 struct Binding {
     /// Of the sockets that share the address.
-    queues: Vec<Arc<Queue<Train>>>,
+    queues: Vec<Arc<MemQueue<Train>>>,
     /// Over how many of them data is spread.
     over: usize,
     /// A thread that queues something has it for so long.
@@ -167,7 +167,7 @@ struct Binding {
 
 impl Binding {
     /// Where a datagram arrives.
-    fn queue(&self, datagram: &[u8]) -> &Queue<Train> {
+    fn queue(&self, datagram: &[u8]) -> &MemQueue<Train> {
         let rx_queue = match (datagram.first(), datagram.get(DataHeader::RX_QUEUE_AT)) {
             (Some(&DataHeader::TYPE), Some(rx_queue)) => usize::from(*rx_queue),
             _ => 0,
@@ -196,7 +196,7 @@ impl MemNetwork {
     ///
     /// `AddrInUse` if the address has a socket, and those of eventfd(2).
     pub fn bind(&self, addr: SocketAddr, gso: bool) -> io::Result<MemUdp> {
-        let queue = Arc::new(Queue::new()?);
+        let queue = Arc::new(MemQueue::new()?);
         let mut sockets = self.lock();
         if sockets.contains_key(&addr) {
             return Err(io::ErrorKind::AddrInUse.into());
@@ -233,7 +233,7 @@ pub struct MemUdp {
     network: MemNetwork,
     addr: SocketAddr,
     gso: bool,
-    queue: Arc<Queue<Train>>,
+    queue: Arc<MemQueue<Train>>,
     /// The address is free when this one is dropped.
     is_first: bool,
 }
@@ -319,7 +319,7 @@ impl UdpSocket for MemUdp {
             network: self.network.clone(),
             addr: self.addr,
             gso: self.gso,
-            queue: Arc::new(Queue::new()?),
+            queue: Arc::new(MemQueue::new()?),
             is_first: false,
         })
     }
