@@ -146,7 +146,7 @@ impl TunQueue for MemTun {
 }
 
 /// A train on its way.
-struct Train {
+struct MemTrain {
     from: Endpoint,
     ecn: u8,
     stride: usize,
@@ -157,7 +157,7 @@ struct Train {
 #[derive(Clone)]
 struct Binding {
     /// Of the sockets that share the address.
-    queues: Vec<Arc<MemQueue<Train>>>,
+    queues: Vec<Arc<MemQueue<MemTrain>>>,
     /// Over how many of them data is spread.
     over: usize,
     /// A thread that queues something has it for so long.
@@ -167,7 +167,7 @@ struct Binding {
 
 impl Binding {
     /// Where a datagram arrives.
-    fn queue(&self, datagram: &[u8]) -> &MemQueue<Train> {
+    fn queue(&self, datagram: &[u8]) -> &MemQueue<MemTrain> {
         let rx_queue = match (datagram.first(), datagram.get(DataHeader::RX_QUEUE_AT)) {
             (Some(&DataHeader::TYPE), Some(rx_queue)) => usize::from(*rx_queue),
             _ => 0,
@@ -233,7 +233,7 @@ pub struct MemUdp {
     network: MemNetwork,
     addr: SocketAddr,
     gso: bool,
-    queue: Arc<MemQueue<Train>>,
+    queue: Arc<MemQueue<MemTrain>>,
     /// The address is free when this one is dropped.
     is_first: bool,
 }
@@ -278,7 +278,7 @@ impl UdpSocket for MemUdp {
             loop {
                 let (bytes, after) = rest.split_at(rest.len().min(unit));
                 // A full queue loses it, as a receive buffer does.
-                to.queue(bytes).push(Train {
+                to.queue(bytes).push(MemTrain {
                     from: Endpoint {
                         addr: self.addr,
                         src: Some(Source {
