@@ -86,10 +86,10 @@ pub struct Faulty<T> {
     inner: T,
     faults: Faults,
     injector: Injector,
-    state: Mutex<State>,
+    state: Mutex<FaultState>,
 }
 
-struct State {
+struct FaultState {
     dice: u64,
     /// Datagrams that are being overtaken, with how many still overtake each.
     late: VecDeque<(usize, Part)>,
@@ -119,7 +119,7 @@ impl<T> Faulty<T> {
             inner,
             faults,
             injector,
-            state: Mutex::new(State {
+            state: Mutex::new(FaultState {
                 dice: faults.seed,
                 late: VecDeque::new(),
                 burst: 0,
@@ -128,7 +128,7 @@ impl<T> Faulty<T> {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, FaultState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -145,7 +145,7 @@ impl<T> Faulty<T> {
     }
 }
 
-impl State {
+impl FaultState {
     fn happens(&mut self, probability: f64) -> bool {
         // What never happens leaves the dice alone.
         if probability == 0.0 {
