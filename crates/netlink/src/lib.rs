@@ -47,7 +47,7 @@ use crate::netns::Netns;
 pub use address::Address;
 pub use clones::CloneMonitor;
 pub use link::{Link, LinkChange};
-pub use monitor::{Event, Monitor};
+pub use monitor::{Monitor, NetlinkEvent};
 pub use nftables::Firewall;
 pub use route::{Path, Route};
 pub use rule::Rule;

@@ -39,7 +39,7 @@ pub struct Monitor {
 
 /// Something changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum NetlinkEvent {
     /// An interface is new, or not as it was.
     Link(Link),
     /// An interface left the namespace: it was deleted, or moved to another one.
@@ -92,16 +92,18 @@ impl Monitor {
     /// # Errors
     ///
     /// Those of recvmsg(2). Events that did not fit the buffer are no error, but an
-    /// [`Event::Lost`].
-    pub fn drain(&self, mut each: impl FnMut(Event)) -> io::Result<()> {
+    /// [`NetlinkEvent::Lost`].
+    pub fn drain(&self, mut each: impl FnMut(NetlinkEvent)) -> io::Result<()> {
         let mut buffer = Vec::new();
         loop {
             match receive(&self.socket, &mut buffer) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => each(Event::Lost),
+                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
+                    each(NetlinkEvent::Lost)
+                }
                 result => {
                     result?;
-                    let events = Raw::split(&buffer).filter_map(|raw| Event::of(&raw));
+                    let events = Raw::split(&buffer).filter_map(|raw| NetlinkEvent::of(&raw));
                     events.for_each(&mut each);
                 }
             }
@@ -122,7 +124,7 @@ impl From<Monitor> for OwnedFd {
     }
 }
 
-impl Event {
+impl NetlinkEvent {
     /// What is not understood, as newer kernels may send, may have changed routes, too.
     pub(super) fn of(raw: &Raw<'_>) -> Option<Self> {
         if raw.kind < FIRST_OF_ROUTING {

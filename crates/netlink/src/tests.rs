@@ -318,7 +318,7 @@ fn a_monitor_reports_every_change() {
         let mut events = VecDeque::new();
         monitor.drain(|event| events.push_back(event)).unwrap();
         assert_eq!(events, []);
-        let mut wait = |wanted: &dyn Fn(&Event) -> bool| {
+        let mut wait = |wanted: &dyn Fn(&NetlinkEvent) -> bool| {
             let start = Instant::now();
             while start.elapsed() < Duration::from_secs(5) {
                 match events.pop_front() {
@@ -333,17 +333,21 @@ fn a_monitor_reports_every_change() {
             panic!("the event did not come");
         };
         let index = interface(&netlink, "one");
-        wait(&|event| matches!(event, Event::Link(link) if link.name == "one"));
-        wait(&|event| matches!(event, Event::Link(link) if link.up));
+        wait(&|event| matches!(event, NetlinkEvent::Link(link) if link.name == "one"));
+        wait(&|event| matches!(event, NetlinkEvent::Link(link) if link.up));
         netlink
             .add_address(index, ip("10.0.0.1"), 24, false)
             .unwrap();
-        wait(&|event| matches!(event, Event::Address(address) if address.ip == ip("10.0.0.1")));
-        wait(&|event| *event == Event::Routing);
+        wait(
+            &|event| matches!(event, NetlinkEvent::Address(address) if address.ip == ip("10.0.0.1")),
+        );
+        wait(&|event| *event == NetlinkEvent::Routing);
         netlink.delete_address(index, ip("10.0.0.1"), 24).unwrap();
-        wait(&|event| matches!(event, Event::AddressGone(address) if address.ip == ip("10.0.0.1")));
+        wait(
+            &|event| matches!(event, NetlinkEvent::AddressGone(address) if address.ip == ip("10.0.0.1")),
+        );
         netlink.delete_link(index).unwrap();
-        wait(&|event| *event == Event::LinkGone { index });
+        wait(&|event| *event == NetlinkEvent::LinkGone { index });
     });
 }
 
@@ -470,16 +474,23 @@ fn only_a_link_that_leaves_its_namespace_is_gone() {
         message.finalize();
         let mut bytes = vec![0; message.buffer_len()];
         message.serialize(&mut bytes);
-        Raw::split(&bytes).map(|raw| Event::of(&raw)).next()
+        Raw::split(&bytes).map(|raw| NetlinkEvent::of(&raw)).next()
     };
     let (new, gone) = (RouteNetlinkMessage::NewLink, RouteNetlinkMessage::DelLink);
     let link = of(Unspec, new).flatten();
-    assert!(matches!(link, Some(Event::Link(link)) if link.name == "port"));
+    assert!(matches!(link, Some(NetlinkEvent::Link(link)) if link.name == "port"));
     let index = 7;
-    assert_eq!(of(Unspec, gone), Some(Some(Event::LinkGone { index })));
+    assert_eq!(
+        of(Unspec, gone),
+        Some(Some(NetlinkEvent::LinkGone { index }))
+    );
     for family in [Bridge, Inet6] {
         for make in [new, gone] {
-            assert_eq!(of(family, make), Some(Some(Event::Routing)), "{family:?}");
+            assert_eq!(
+                of(family, make),
+                Some(Some(NetlinkEvent::Routing)),
+                "{family:?}"
+            );
         }
     }
 }

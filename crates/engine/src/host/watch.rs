@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
-use adit_netlink::{CloneMonitor, Event, Link, Monitor};
+use adit_netlink::{CloneMonitor, Link, Monitor, NetlinkEvent};
 
 use crate::host::platform::EventSource;
 use crate::thread::lock::lock;
@@ -212,19 +212,21 @@ impl EventSource for Watch<Monitor> {
         let (mut links, mut routes, mut lost) = (HashSet::new(), false, false);
         let mut known = lock(&self.links);
         let drained = self.monitor.drain(|event| match event {
-            Event::Link(link) => {
+            NetlinkEvent::Link(link) => {
                 let now = Carrier::of(&link);
                 // One that is down has no routes.
                 let before = known.insert(link.index, now).unwrap_or_default();
                 routes |= before != now;
                 links.insert(link.index);
             }
-            Event::LinkGone { index } => {
+            NetlinkEvent::LinkGone { index } => {
                 routes |= known.remove(&index).is_none_or(|before| before.up);
                 links.insert(index);
             }
-            Event::Address(_) | Event::AddressGone(_) | Event::Routing => routes = true,
-            Event::Lost => lost = true,
+            NetlinkEvent::Address(_) | NetlinkEvent::AddressGone(_) | NetlinkEvent::Routing => {
+                routes = true
+            }
+            NetlinkEvent::Lost => lost = true,
         });
         lost |= drained.is_err();
         drop(known);
