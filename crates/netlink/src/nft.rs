@@ -10,9 +10,9 @@ use netlink_packet_core::{
 
 use crate::attribute::{Attributes, attribute, nested, string};
 use crate::nftables::{
-    Batch, DEL_TABLE, DROP, EQUAL, META_IIFNAME, NEW_CHAIN, NEW_RULE, NEW_TABLE, NOT_EQUAL,
-    POSTROUTING, REGISTER, compare, describe, expression, interface_name, load_header, load_meta,
-    message, number, protocol, verdict,
+    DEL_TABLE, DROP, EQUAL, META_IIFNAME, NEW_CHAIN, NEW_RULE, NEW_TABLE, NOT_EQUAL,
+    NftTransaction, POSTROUTING, REGISTER, compare, describe, expression, interface_name,
+    load_header, load_meta, message, number, protocol, verdict,
 };
 use crate::{Error, Failure, Family, HEADER, Raw, Result, open_socket, receive};
 
@@ -109,7 +109,7 @@ const DUMP_ATTEMPTS: usize = 10;
 /// The kernel's, with the message that it refused: `Unsupported` if it has no nf_tables,
 /// `NotFound` if it lacks an expression.
 pub fn replace(family: Family, tables: &[Table], gone: &[&str]) -> Result<()> {
-    let mut batch = Batch::new(family);
+    let mut batch = NftTransaction::new(family);
     for name in gone {
         empty(&mut batch, family, name);
     }
@@ -151,7 +151,7 @@ pub fn replace(family: Family, tables: &[Table], gone: &[&str]) -> Result<()> {
 }
 
 /// Deletes a table, also where there is none.
-fn empty(batch: &mut Batch, family: Family, table: &str) {
+fn empty(batch: &mut NftTransaction, family: Family, table: &str) {
     let described = describe(family, table);
     let name = attribute(1, &string(table));
     batch.push(

@@ -83,7 +83,7 @@ impl Firewall<'_> {
 
     /// The type is a parameter for the tests, which have the kernel refuse one in the middle.
     pub(super) fn set_with_chain_type(&self, chain_type: &str) -> Result<()> {
-        let mut batch = Batch::new(self.family);
+        let mut batch = NftTransaction::new(self.family);
         let table = self.describe();
         let name = attribute(1, &string(self.table));
         batch.push(format!("making {table}"), NEW_TABLE, NLM_F_CREATE, &[&name]);
@@ -133,7 +133,7 @@ impl Firewall<'_> {
     ///
     /// The kernel's, with the request.
     pub fn remove(family: Family, table: &str) -> Result<bool> {
-        let mut batch = Batch::new(family);
+        let mut batch = NftTransaction::new(family);
         let what = format!("deleting {}", describe(family, table));
         batch.push(what, DEL_TABLE, 0, &[&attribute(1, &string(table))]);
         match batch.commit() {
@@ -284,7 +284,7 @@ pub(crate) fn message(
 }
 
 /// A transaction.
-pub(crate) struct Batch {
+pub(crate) struct NftTransaction {
     family: Family,
     bytes: Vec<u8>,
     /// The operation of each message; its sequence number is its place here.
@@ -293,7 +293,7 @@ pub(crate) struct Batch {
     last: usize,
 }
 
-impl Batch {
+impl NftTransaction {
     pub(crate) fn new(family: Family) -> Self {
         let mut batch = Self {
             family,
