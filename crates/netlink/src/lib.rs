@@ -232,7 +232,7 @@ impl Netlink {
         message: RouteNetlinkMessage,
         flags: u16,
         answers: &mut Vec<RouteNetlinkMessage>,
-    ) -> Result<bool, Failure> {
+    ) -> Result<bool, KernelRefusal> {
         let sequence = self.sequence.fetch_add(1, Ordering::Relaxed);
         let mut request = NetlinkMessage::from(message);
         request.header.flags = NLM_F_REQUEST | flags;
@@ -274,12 +274,12 @@ impl From<Netlink> for OwnedFd {
 }
 
 /// The kernel's refusal.
-struct Failure {
+struct KernelRefusal {
     source: io::Error,
     reason: Option<String>,
 }
 
-impl From<io::Error> for Failure {
+impl From<io::Error> for KernelRefusal {
     fn from(source: io::Error) -> Self {
         Self {
             source,
@@ -288,7 +288,7 @@ impl From<io::Error> for Failure {
     }
 }
 
-impl Failure {
+impl KernelRefusal {
     fn while_trying(self, what: impl fmt::Display) -> Error {
         Error {
             what: what.to_string(),
@@ -339,7 +339,7 @@ impl<'a> Raw<'a> {
 
     /// What an acknowledgement or the end of a dump says: an errno, negative or 0, the header of
     /// the request, which the end of a dump leaves out, and attributes.
-    fn outcome(&self) -> Result<(), Failure> {
+    fn outcome(&self) -> Result<(), KernelRefusal> {
         let code = u32_at(self.bytes, HEADER).map_or(0, u32::cast_signed);
         if code == 0 {
             return Ok(());
@@ -350,7 +350,7 @@ impl<'a> Raw<'a> {
             let text = text.strip_suffix(&[0]).unwrap_or(text);
             String::from_utf8_lossy(text).into_owned()
         });
-        Err(Failure {
+        Err(KernelRefusal {
             source: io::Error::from_raw_os_error(code.wrapping_neg()),
             reason,
         })

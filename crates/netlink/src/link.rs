@@ -97,7 +97,8 @@ impl Netlink {
         let answers = self.get(what, Message::GetLink(message))?;
         let link = answers.iter().find_map(Link::from_message);
         link.ok_or_else(|| {
-            crate::Failure::from(std::io::Error::from_raw_os_error(libc::ENODEV)).while_trying(what)
+            crate::KernelRefusal::from(std::io::Error::from_raw_os_error(libc::ENODEV))
+                .while_trying(what)
         })
     }
 

@@ -14,7 +14,7 @@ use crate::nftables::{
     NftTransaction, POSTROUTING, REGISTER, compare, describe, expression, interface_name,
     load_header, load_meta, message, number, protocol, verdict,
 };
-use crate::{Error, Failure, Family, HEADER, Raw, Result, open_socket, receive};
+use crate::{Error, Family, HEADER, KernelRefusal, Raw, Result, open_socket, receive};
 
 /// A table, with all that it holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -194,7 +194,7 @@ pub fn chains(family: Family) -> Result<Vec<Listed>> {
             }
         }
     }
-    let busy = Failure::from(std::io::Error::from_raw_os_error(libc::EBUSY));
+    let busy = KernelRefusal::from(std::io::Error::from_raw_os_error(libc::EBUSY));
     Err(busy.while_trying("listing the chains of nf_tables"))
 }
 
@@ -204,7 +204,7 @@ fn is_missing(error: &Error) -> bool {
     is_unknown || error.kind() == std::io::ErrorKind::Unsupported
 }
 
-fn dump_chains(family: Family) -> Result<Option<Vec<Listed>>, Failure> {
+fn dump_chains(family: Family) -> Result<Option<Vec<Listed>>, KernelRefusal> {
     let socket = open_socket(netlink_sys::protocols::NETLINK_NETFILTER, 0)?;
     let _ = socket.send(
         &message(GET_CHAIN, NLM_F_DUMP, 1, protocol(family), 0, &[]),

@@ -11,7 +11,7 @@ use std::net::IpAddr;
 use netlink_packet_core::{NLM_F_ACK, NLM_F_APPEND, NLM_F_CREATE, NLM_F_REQUEST, NLMSG_ERROR};
 
 use crate::attribute::{attribute, nested, string, u16_at};
-use crate::{Failure, Family, Raw, Result, open_socket, receive};
+use crate::{Family, KernelRefusal, Raw, Result, open_socket, receive};
 
 /// The rules that wg-quick sets for a default route through a tunnel.
 ///
@@ -336,7 +336,7 @@ impl NftTransaction {
     }
 
     /// The number of the message that was answered first, and the answer.
-    fn exchange(&self) -> Result<(usize, Result<(), Failure>), Failure> {
+    fn exchange(&self) -> Result<(usize, Result<(), KernelRefusal>), KernelRefusal> {
         // Its own socket: what the kernel says after the first answer goes with it.
         let socket = open_socket(netlink_sys::protocols::NETLINK_NETFILTER, 0)?;
         let _ = socket.set_cap_ack(true);

@@ -171,7 +171,7 @@ impl Netlink {
         });
         let Some(route) = route else {
             let error = std::io::Error::from_raw_os_error(libc::ENETUNREACH);
-            return Err(crate::Failure::from(error).while_trying(what));
+            return Err(crate::KernelRefusal::from(error).while_trying(what));
         };
         let found = Route::parse(route);
         Ok(Path {
