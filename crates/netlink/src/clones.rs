@@ -60,7 +60,7 @@ pub struct CloneMonitor {
 
 /// The result of one look at the log, or at the uevents.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Heard {
+pub(crate) struct CloneNews {
     /// Word of a clone.
     pub(crate) told: bool,
     /// Something was lost before it was read.
@@ -132,7 +132,7 @@ impl CloneMonitor {
         let uevents = hear_uevents(|buffer| receive(&self.uevents, buffer));
         let log = match self.readable_log() {
             Some(mut log) => hear_log(|record| log.read(record)),
-            None => Heard::default(),
+            None => CloneNews::default(),
         };
         if log.ended {
             self.log_ended.store(true, Ordering::Relaxed);
@@ -209,8 +209,8 @@ fn boot_time() -> Duration {
 }
 
 /// Looks at uevents: "ACTION@DEVICE" and then "NAME=VALUE", each with a zero at its end.
-fn hear_uevents(mut next: impl FnMut(&mut Vec<u8>) -> io::Result<()>) -> Heard {
-    let (mut heard, mut uevent) = (Heard::default(), Vec::new());
+fn hear_uevents(mut next: impl FnMut(&mut Vec<u8>) -> io::Result<()>) -> CloneNews {
+    let (mut heard, mut uevent) = (CloneNews::default(), Vec::new());
     for _ in 0..BATCH {
         match next(&mut uevent) {
             Ok(()) => heard.told |= uevent.split(|byte| *byte == 0).any(|field| field == NEW_ID),
@@ -223,8 +223,8 @@ fn hear_uevents(mut next: impl FnMut(&mut Vec<u8>) -> io::Result<()>) -> Heard {
 }
 
 /// Looks at records of the log.
-pub(crate) fn hear_log(mut read: impl FnMut(&mut [u8]) -> io::Result<usize>) -> Heard {
-    let mut heard = Heard::default();
+pub(crate) fn hear_log(mut read: impl FnMut(&mut [u8]) -> io::Result<usize>) -> CloneNews {
+    let mut heard = CloneNews::default();
     let mut record = [0; RECORD];
     for _ in 0..BATCH {
         match read(&mut record) {
