@@ -49,7 +49,7 @@ pub use clones::CloneMonitor;
 pub use link::{Link, LinkChange};
 pub use monitor::{Monitor, NetlinkEvent};
 pub use nftables::Firewall;
-pub use route::{Path, Route};
+pub use route::{Route, RouteLookup};
 pub use rule::Rule;
 
 /// An address family.

@@ -55,7 +55,7 @@ impl Route {
 
 /// The result of a route look-up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Path {
+pub struct RouteLookup {
     /// The interface that packets leave by.
     pub oif: u32,
     /// The source address that is chosen.
@@ -147,7 +147,7 @@ impl Netlink {
         src: Option<IpAddr>,
         mark: u32,
         oif: Option<u32>,
-    ) -> Result<Path> {
+    ) -> Result<RouteLookup> {
         let family = Family::of(to);
         let mut message = RouteMessage::default();
         message.header.address_family = family.into();
@@ -174,7 +174,7 @@ impl Netlink {
             return Err(crate::KernelRefusal::from(error).while_trying(what));
         };
         let found = Route::parse(route);
-        Ok(Path {
+        Ok(RouteLookup {
             oif: found.oif.unwrap_or(0),
             src: found.prefsrc.or(src),
             gateway: found.gateway,

@@ -1,5 +1,5 @@
 use adit_ctl::status::{Failure, Peer};
-use adit_netlink::Path;
+use adit_netlink::RouteLookup;
 
 use super::*;
 use crate::why::beyond;
@@ -303,7 +303,7 @@ fn a_refused_source_counts_when_it_comes_now() {
 fn an_endpoint_in_a_providers_nat_is_told_unless_this_host_is_in_one() {
     let mut seen = silent();
     seen.endpoint = "100.64.3.4:51820".parse().ok();
-    seen.path = Some(Ok(Path::default()));
+    seen.path = Some(Ok(RouteLookup::default()));
     assert_eq!(first(&seen), (Cause::Cgnat, Likely));
     assert_eq!(diagnose(&seen).len(), 1);
     seen.has_cgnat = true;
@@ -313,9 +313,9 @@ fn an_endpoint_in_a_providers_nat_is_told_unless_this_host_is_in_one() {
     seen.endpoint = "10.1.2.3:51820".parse().ok();
     assert!(!says_so(&seen));
     let gateway = "192.0.2.254".parse().ok();
-    seen.path = Some(Ok(Path {
+    seen.path = Some(Ok(RouteLookup {
         gateway,
-        ..Path::default()
+        ..RouteLookup::default()
     }));
     assert!(says_so(&seen));
     seen.endpoint = "192.0.2.7:51820".parse().ok();
@@ -359,9 +359,9 @@ fn who_cannot_be_called_is_told_by_the_addresses_in_front() {
 #[test]
 fn a_peer_on_this_host_may_have_an_address_of_this_host() {
     let mut seen = silent();
-    seen.path = Some(Ok(Path {
+    seen.path = Some(Ok(RouteLookup {
         local: true,
-        ..Path::default()
+        ..RouteLookup::default()
     }));
     assert_eq!(first(&seen), (Cause::EndpointIsHere, Certain));
     let other = OtherEnd {

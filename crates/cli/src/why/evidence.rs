@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use adit_ctl::status::{Event, EventKind, Interface, Peer};
-use adit_netlink::{Address, Link, Netlink, Path};
+use adit_netlink::{Address, Link, Netlink, RouteLookup};
 use adit_proto::FailureReason;
 use adit_proto::config::Cidr;
 
@@ -57,7 +57,7 @@ pub(super) struct Host {
     clock: Option<String>,
     here: Forwarding,
     /// Towards the Internet, without tunnels.
-    uplink: Option<Path>,
+    uplink: Option<RouteLookup>,
     /// Other interfaces here that an Adit serves.
     others: Vec<Interface>,
 }
@@ -79,7 +79,7 @@ pub(crate) struct Evidence {
     /// Before anything was tried.
     pub(crate) endpoint: Option<SocketAddr>,
     /// The way to it, or why there is none.
-    pub(crate) path: Option<Result<Path, String>>,
+    pub(crate) path: Option<Result<RouteLookup, String>>,
     /// The device that it leaves by.
     pub(crate) device: Option<String>,
     pub(crate) path_mtu: Option<u32>,
@@ -448,7 +448,7 @@ impl Evidence {
         let rules = nftables().unwrap_or_default();
         self.rules = dropping(&rules, &ports);
         self.closed = closing(&rules, self.listen_port, self.endpoint.is_some());
-        let is_outside = |path: &Path| Some(path.oif) != self.index && !path.local;
+        let is_outside = |path: &RouteLookup| Some(path.oif) != self.index && !path.local;
         if let (Some(to), Some(Ok(path)), true) = (self.endpoint, &self.path, self.fwmark == 0)
             && is_outside(path)
         {
