@@ -18,7 +18,7 @@ use crate::{Error, Family, HEADER, KernelRefusal, Raw, Result, open_socket, rece
 
 /// A table, with all that it holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Table {
+pub struct NftTable {
     /// Its name. Another family may have a table of the same name.
     pub name: String,
     /// Its chains, one at least.
@@ -108,7 +108,7 @@ const DUMP_ATTEMPTS: usize = 10;
 ///
 /// The kernel's, with the message that it refused: `Unsupported` if it has no nf_tables,
 /// `NotFound` if it lacks an expression.
-pub fn replace(family: Family, tables: &[Table], gone: &[&str]) -> Result<()> {
+pub fn replace(family: Family, tables: &[NftTable], gone: &[&str]) -> Result<()> {
     let mut batch = NftTransaction::new(family);
     for name in gone {
         empty(&mut batch, family, name);
@@ -342,7 +342,7 @@ fn word(family: Family) -> &'static str {
     }
 }
 
-impl Table {
+impl NftTable {
     /// The script with which `nft -f` does what [`replace`] does.
     pub fn script(&self, family: Family) -> String {
         let (ip, name) = (word(family), &self.name);

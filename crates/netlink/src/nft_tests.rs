@@ -4,7 +4,7 @@ use std::process::Command;
 
 use crate::Family;
 use crate::netns::Netns;
-use crate::nft::{Chain, Hook, Listed, Match, Rule, Table, Verdict, chains, replace};
+use crate::nft::{Chain, Hook, Listed, Match, NftTable, Rule, Verdict, chains, replace};
 
 fn inside<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     Netns::new().unwrap().run(work).unwrap()
@@ -22,7 +22,7 @@ fn rule(matches: Vec<Match>, verdict: Verdict) -> Rule {
 }
 
 /// A table with every kind of chain, match and verdict.
-fn table(family: Family) -> Table {
+fn table(family: Family) -> NftTable {
     let nets: &[(&str, u8)] = match family {
         Family::V4 => &[("10.0.0.0", 8), ("172.16.0.0", 12), ("192.168.7.9", 32)],
         Family::V6 => &[("fc00::", 7), ("fd00:1:2:3::", 64), ("fd00::1", 128)],
@@ -57,7 +57,7 @@ fn table(family: Family) -> Table {
         hook,
         rules,
     };
-    Table {
+    NftTable {
         name: "adit-forward-wg0".to_owned(),
         chains: vec![
             chain("forward", Some(Hook::Forward), forward),
@@ -94,7 +94,7 @@ fn the_kernel_gets_what_nft_makes_of_the_script() {
 fn chains_are_listed_with_their_tables_and_tables_go() {
     inside(|| {
         assert_eq!(chains(Family::V4).unwrap(), []);
-        let other = Table {
+        let other = NftTable {
             name: "other".to_owned(),
             ..table(Family::V4)
         };

@@ -21,7 +21,7 @@ use std::fs::{self, File};
 use std::io::{self, ErrorKind};
 
 use adit_ctl::config::Forward;
-use adit_netlink::nft::{self, Table};
+use adit_netlink::nft::{self, NftTable};
 use adit_netlink::{Family, netns};
 use rustix::fs::{FlockOperation, flock};
 
@@ -41,7 +41,7 @@ const FORWARDS_V6: &str = "net/ipv6/conf/all/forwarding";
 /// The steps in one family.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Plan {
-    tables: Vec<Table>,
+    tables: Vec<NftTable>,
     /// A table that goes.
     gone: Option<&'static str>,
     /// In this order.
@@ -195,7 +195,7 @@ fn unset_in(family: Family, interface: &str) {
             nft::replace(family, &[], &[&own, COMMON])
         }
         false => {
-            let tables: Vec<Table> = common(family, &rest).into_iter().collect();
+            let tables: Vec<NftTable> = common(family, &rest).into_iter().collect();
             nft::replace(family, &tables, &[&own])
         }
     };

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use adit_ctl::config::{Address, Forward};
 use adit_netlink::Family;
-use adit_netlink::nft::{Chain, Hook, Match, Rule, Table, Verdict};
+use adit_netlink::nft::{Chain, Hook, Match, NftTable, Rule, Verdict};
 use adit_proto::config::Cidr;
 
 use super::found::{COMMON, Found, OWN, WAS, Wanted};
@@ -25,7 +25,7 @@ fn rule(matches: Vec<Match>, verdict: Verdict) -> Rule {
 }
 
 /// What the peers of a tunnel reach. Nothing that they did not ask for gets to them.
-pub(super) fn own_table(family: Family, wanted: &Wanted<'_>) -> Table {
+pub(super) fn own_table(family: Family, wanted: &Wanted<'_>) -> NftTable {
     let input = || Match::Input(wanted.interface.to_owned());
     let output = || Match::Output(wanted.interface.to_owned());
     let of_family = |ip: IpAddr| Family::of(ip) == family;
@@ -72,7 +72,7 @@ pub(super) fn own_table(family: Family, wanted: &Wanted<'_>) -> Table {
             rules: networks.map(translate).collect(),
         });
     }
-    Table {
+    NftTable {
         name: format!("{OWN}{}", wanted.interface),
         chains,
     }
@@ -86,7 +86,7 @@ fn network(address: Address) -> IpAddr {
 
 /// Keeps what is none of the tunnels' from being forwarded by changed settings. `None` if no setting
 /// was changed.
-pub(super) fn common(family: Family, found: &Found) -> Option<Table> {
+pub(super) fn common(family: Family, found: &Found) -> Option<NftTable> {
     if found.before.is_empty() {
         return None;
     }
@@ -120,7 +120,7 @@ pub(super) fn common(family: Family, found: &Found) -> Option<Table> {
         hook: None,
         rules: Vec::new(),
     });
-    Some(Table {
+    Some(NftTable {
         name: COMMON.into(),
         chains: std::iter::once(forward).chain(kept).collect(),
     })
