@@ -22,12 +22,12 @@ pub struct NftTable {
     /// Its name. Another family may have a table of the same name.
     pub name: String,
     /// Its chains, one at least.
-    pub chains: Vec<Chain>,
+    pub chains: Vec<NftChain>,
 }
 
 /// A chain of rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Chain {
+pub struct NftChain {
     /// Its name.
     pub name: String,
     /// Which packets pass it: none without a hook, since no rule jumps here.

@@ -4,7 +4,7 @@ use std::process::Command;
 
 use crate::Family;
 use crate::netns::Netns;
-use crate::nft::{Chain, Hook, Listed, Match, NftTable, Rule, Verdict, chains, replace};
+use crate::nft::{Hook, Listed, Match, NftChain, NftTable, Rule, Verdict, chains, replace};
 
 fn inside<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     Netns::new().unwrap().run(work).unwrap()
@@ -52,7 +52,7 @@ fn table(family: Family) -> NftTable {
         vec![Match::From(ip, len), Match::OtherOutput(name())],
         Verdict::Masquerade,
     );
-    let chain = |name: &str, hook, rules| Chain {
+    let chain = |name: &str, hook, rules| NftChain {
         name: name.to_owned(),
         hook,
         rules,

@@ -1,5 +1,5 @@
 use adit_ctl::config::Address;
-use adit_netlink::nft::{Chain, Listed};
+use adit_netlink::nft::{Listed, NftChain};
 
 use super::*;
 
@@ -53,7 +53,7 @@ impl Host {
 /// What the next command finds.
 fn found(plan: &Plan) -> Found {
     let chains = plan.tables.iter().flat_map(|table| {
-        let name = |chain: &Chain| Listed {
+        let name = |chain: &NftChain| Listed {
             table: table.name.clone(),
             name: chain.name.clone(),
             drops_forwarded: false,

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use adit_ctl::config::{Address, Forward};
 use adit_netlink::Family;
-use adit_netlink::nft::{Chain, Hook, Match, NftTable, Rule, Verdict};
+use adit_netlink::nft::{Hook, Match, NftChain, NftTable, Rule, Verdict};
 use adit_proto::config::Cidr;
 
 use super::found::{COMMON, Found, OWN, WAS, Wanted};
@@ -48,7 +48,7 @@ pub(super) fn own_table(family: Family, wanted: &Wanted<'_>) -> NftTable {
     }
     rules.push(rule(vec![output(), Match::Established], Verdict::Accept));
     rules.push(rule(vec![output()], Verdict::Drop));
-    let mut chains = vec![Chain {
+    let mut chains = vec![NftChain {
         name: "forward".into(),
         hook: Some(Hook::Forward),
         rules,
@@ -66,7 +66,7 @@ pub(super) fn own_table(family: Family, wanted: &Wanted<'_>) -> NftTable {
                 Verdict::Masquerade,
             )
         };
-        chains.push(Chain {
+        chains.push(NftChain {
             name: "postrouting".into(),
             hook: Some(Hook::SourceNat),
             rules: networks.map(translate).collect(),
@@ -110,12 +110,12 @@ pub(super) fn common(family: Family, found: &Found) -> Option<NftTable> {
         }
         Family::V6 => rules.push(rule(Vec::new(), Verdict::Drop)),
     }
-    let forward = Chain {
+    let forward = NftChain {
         name: "forward".into(),
         hook: Some(Hook::Forward),
         rules,
     };
-    let kept = found.before.iter().map(|(setting, value)| Chain {
+    let kept = found.before.iter().map(|(setting, value)| NftChain {
         name: format!("{WAS}{value}/{setting}"),
         hook: None,
         rules: Vec::new(),
