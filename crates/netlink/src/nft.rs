@@ -33,7 +33,7 @@ pub struct NftChain {
     /// Which packets pass it: none without a hook, since no rule jumps here.
     pub hook: Option<Hook>,
     /// A packet that no rule decides about is accepted.
-    pub rules: Vec<Rule>,
+    pub rules: Vec<NftRule>,
 }
 
 /// Where packets pass a chain.
@@ -47,7 +47,7 @@ pub enum Hook {
 
 /// A rule: what happens to packets that match all of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rule {
+pub struct NftRule {
     /// Conditions that a packet must meet.
     pub matches: Vec<Match>,
     /// The verdict about it then.
@@ -256,7 +256,7 @@ impl Hook {
     }
 }
 
-impl Rule {
+impl NftRule {
     fn expressions(&self) -> Vec<Vec<u8>> {
         let mut all: Vec<Vec<u8>> = self.matches.iter().flat_map(Match::expressions).collect();
         all.push(match self.verdict {
@@ -364,7 +364,7 @@ impl NftTable {
     }
 }
 
-impl fmt::Display for Rule {
+impl fmt::Display for NftRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for one in &self.matches {
             write!(f, "{one} ")?;

@@ -4,7 +4,7 @@ use std::process::Command;
 
 use crate::Family;
 use crate::netns::Netns;
-use crate::nft::{Hook, Listed, Match, NftChain, NftTable, Rule, Verdict, chains, replace};
+use crate::nft::{Hook, Listed, Match, NftChain, NftRule, NftTable, Verdict, chains, replace};
 
 fn inside<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     Netns::new().unwrap().run(work).unwrap()
@@ -17,8 +17,8 @@ fn nft(args: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-fn rule(matches: Vec<Match>, verdict: Verdict) -> Rule {
-    Rule { matches, verdict }
+fn rule(matches: Vec<Match>, verdict: Verdict) -> NftRule {
+    NftRule { matches, verdict }
 }
 
 /// A table with every kind of chain, match and verdict.

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use adit_ctl::config::{Address, Forward};
 use adit_netlink::Family;
-use adit_netlink::nft::{Hook, Match, NftChain, NftTable, Rule, Verdict};
+use adit_netlink::nft::{Hook, Match, NftChain, NftRule, NftTable, Verdict};
 use adit_proto::config::Cidr;
 
 use super::found::{COMMON, Found, OWN, WAS, Wanted};
@@ -20,8 +20,8 @@ pub(in crate::quick) const PRIVATE: [(IpAddr, u8); 4] = [
 /// Its addresses mean something else on each link (RFC 3927).
 const LINK_LOCAL: (IpAddr, u8) = (IpAddr::V4(Ipv4Addr::new(169, 254, 0, 0)), 16);
 
-fn rule(matches: Vec<Match>, verdict: Verdict) -> Rule {
-    Rule { matches, verdict }
+fn rule(matches: Vec<Match>, verdict: Verdict) -> NftRule {
+    NftRule { matches, verdict }
 }
 
 /// What the peers of a tunnel reach. Nothing that they did not ask for gets to them.
