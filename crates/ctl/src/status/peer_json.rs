@@ -30,7 +30,7 @@ impl<T: Display> Serialize for DisplayText<T> {
 }
 
 #[derive(serde::Serialize)]
-struct FailureJson {
+struct FailureFields {
     at: u64,
     reason: &'static str,
 }
@@ -65,7 +65,7 @@ impl<B: Borrow<PeerStatus>> Serialize for NamedPeer<B> {
             peer.serialize_field("unanswered", &handshakes.unanswered)?;
             if let Some(failure) = handshakes.last_failure {
                 let (at, reason) = (failure.at.as_secs(), failure.reason.name());
-                peer.serialize_field("last_failure", &FailureJson { at, reason })?;
+                peer.serialize_field("last_failure", &FailureFields { at, reason })?;
             }
             if let Some(latency) = handshakes.latency {
                 let latency = u64::try_from(latency.as_micros()).unwrap_or(u64::MAX);
