@@ -79,7 +79,7 @@ impl<B: Borrow<PeerStatus>> Serialize for NamedPeer<B> {
             peer.serialize_field("lane", &rx_queue)?;
         }
         if let Some(allowance) = &status.allowance {
-            peer.serialize_field("allowance", &AllowanceJson(allowance))?;
+            peer.serialize_field("allowance", &AllowanceFields(allowance))?;
         }
         peer.serialize_field("transfer_rx", &status.rx_bytes)?;
         peer.serialize_field("transfer_tx", &status.tx_bytes)?;
@@ -90,9 +90,9 @@ impl<B: Borrow<PeerStatus>> Serialize for NamedPeer<B> {
 }
 
 /// As [`Allowance`](super::Allowance) has it.
-struct AllowanceJson<'a>(&'a PeerAllowance);
+struct AllowanceFields<'a>(&'a PeerAllowance);
 
-impl Serialize for AllowanceJson<'_> {
+impl Serialize for AllowanceFields<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let PeerAllowance {
             allowance,
