@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::process::ExitCode;
 
-use adit_ctl::config::{self, Address, Config, Interface, Peer, Remark, Table};
+use adit_ctl::config::{self, Address, Config, InterfaceSection, Peer, Remark, Table};
 use adit_ctl::text::printable_lines;
 use adit_netlink::Family;
 use adit_proto::config::{Cidr, PublicKey};
@@ -105,7 +105,7 @@ fn examine(config: &Config, has_key: bool) -> Vec<Finding> {
 }
 
 fn interface(config: &Config, has_key: bool, found: &mut Vec<Finding>) {
-    let Interface {
+    let InterfaceSection {
         addresses,
         private_key,
         pre_up,
@@ -223,7 +223,7 @@ fn reachable(config: &Config, found: &mut Vec<Finding>) {
 }
 
 fn one_peer(config: &Config, peer: &Peer, blocks: &[Cidr], found: &mut Vec<Finding>) {
-    let Interface {
+    let InterfaceSection {
         addresses,
         private_key,
         table,
@@ -347,7 +347,7 @@ fn nested(config: &Config, found: &mut Vec<Finding>) {
 }
 
 fn dns(config: &Config, found: &mut Vec<Finding>) {
-    let Interface { dns, addresses, .. } = &config.interface;
+    let InterfaceSection { dns, addresses, .. } = &config.interface;
     let servers = dns.iter().filter_map(|text| text.parse::<IpAddr>().ok());
     for server in servers {
         let within = all_blocks(config).any(|block| block.contains(server));

@@ -1,8 +1,8 @@
 use std::collections::BTreeMap;
 
 use adit_ctl::status::{
-    Allowance, Batches, Device, Engine, Failure, Interface, NoAnswer, Peer, StatusReport, Trains,
-    Waiting,
+    Allowance, Batches, Device, Engine, Failure, InterfaceJson, NoAnswer, Peer, StatusReport,
+    Trains, Waiting,
 };
 use serde_json::Value;
 
@@ -111,7 +111,7 @@ fn full_document() -> StatusReport {
         drops: counters(DropReason::ALL.iter().map(|one| one.name()).collect()),
         persistent_keepalive: 1,
     };
-    let interface = Interface {
+    let interface = InterfaceJson {
         name: String::new(),
         public_key: some(),
         private_key: some(),

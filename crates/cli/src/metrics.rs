@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use adit_ctl::status::{Batches, Engine, Interface, PeerRef, Trains, Waiting};
+use adit_ctl::status::{Batches, Engine, InterfaceJson, PeerRef, Trains, Waiting};
 
 use crate::cli::{self, MetricsArgs};
 use crate::failure::{Context, Result, say};
@@ -51,7 +51,7 @@ pub(crate) fn metrics(args: &MetricsArgs) -> Result<()> {
 /// The contents of the document.
 #[derive(Default)]
 struct Collected {
-    interfaces: Vec<Interface>,
+    interfaces: Vec<InterfaceJson>,
     /// Interfaces without an answer.
     silent: Vec<String>,
     peers: Vec<Arc<Peer>>,
@@ -346,7 +346,7 @@ const OF_BATCHES: [(&str, &str, OfBatches); 3] = [
     ),
 ];
 
-fn engines(page: &mut Page<'_>, interfaces: &[Interface]) {
+fn engines(page: &mut Page<'_>, interfaces: &[InterfaceJson]) {
     let engines = || {
         let interfaces = interfaces.iter();
         interfaces.filter_map(|interface| Some((interface, interface.engine.as_ref()?)))

@@ -1,11 +1,11 @@
 use std::collections::BTreeMap;
 
-use adit_ctl::status::{Batches, Engine, Failure, Interface, Peer, Trains, Waiting};
+use adit_ctl::status::{Batches, Engine, Failure, InterfaceJson, Peer, Trains, Waiting};
 
 use super::page::push_number;
 use super::{Collected, Look};
 
-fn interface() -> Interface {
+fn interface() -> InterfaceJson {
     let mut peer = Peer::default();
     "KEY=".clone_into(&mut peer.public_key);
     peer.name = Some("a \"b\" \\ c\nd".into());
@@ -21,7 +21,7 @@ fn interface() -> Interface {
         reason: "no_answer".into(),
     });
     peer.drops = BTreeMap::from([("replayed".into(), 3)]);
-    let mut interface = Interface::default();
+    let mut interface = InterfaceJson::default();
     "wg0".clone_into(&mut interface.name);
     interface.peers.push(peer);
     interface.engine = Some(Engine {

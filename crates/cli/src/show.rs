@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
-use adit_ctl::status::{self, Colour, Field, Interface, NoAnswer, StatusReport};
+use adit_ctl::status::{self, Colour, Field, InterfaceJson, NoAnswer, StatusReport};
 use adit_ctl::text::printable_json;
 use adit_ctl::uapi::{self, Client, ClientError};
 
@@ -17,7 +17,7 @@ use crate::view::{self, Filter, Row, Sample};
 const MANY: usize = 16;
 
 /// What the interface of this name answered.
-type Answer = (String, std::result::Result<Interface, ClientError>);
+type Answer = (String, std::result::Result<InterfaceJson, ClientError>);
 
 pub(crate) fn show(args: &ShowArgs) -> Result<()> {
     if args.interface.as_deref() == Some("interfaces") && args.field.is_none() && !args.json {
@@ -112,7 +112,7 @@ pub(crate) fn now() -> u64 {
 /// The interface as always, and a line for each peer.
 fn lines(
     args: &ShowArgs,
-    interface: &Interface,
+    interface: &InterfaceJson,
     before: Option<&Sample>,
     colour: Colour,
 ) -> String {
@@ -231,7 +231,7 @@ pub(crate) fn names() -> BTreeSet<String> {
 }
 
 /// The interface of this name.
-pub(crate) fn interface(name: &str) -> Result<Interface> {
+pub(crate) fn interface(name: &str) -> Result<InterfaceJson> {
     let (name, answer) = ask(name.to_owned(), false);
     answer.map_err(|error| explain(&name, error))
 }
@@ -241,18 +241,18 @@ fn ask(name: String, is_secret: bool) -> Answer {
         false => interface_status(&name),
         true => Client::connect(&name)
             .map_err(ClientError::from)
-            .and_then(|mut client| Ok(Interface::new(&name, &client.get()?, true))),
+            .and_then(|mut client| Ok(InterfaceJson::new(&name, &client.get()?, true))),
     };
     (name, answer)
 }
 
 /// From the status socket if it is Adit's, else what the socket that every implementation has says.
-pub(crate) fn interface_status(name: &str) -> std::result::Result<Interface, ClientError> {
+pub(crate) fn interface_status(name: &str) -> std::result::Result<InterfaceJson, ClientError> {
     match status::fetch(name).map_err(ClientError::from) {
         // It would not answer there, either.
         Err(error) if !error.is_silence() => {
             let status = Client::connect(name)?.get()?;
-            Ok(Interface::new(name, &status, false))
+            Ok(InterfaceJson::new(name, &status, false))
         }
         answer => answer,
     }

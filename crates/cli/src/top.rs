@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
 use std::time::{Duration, Instant};
 
-use adit_ctl::status::{Colour, Engine, Interface, PeerRef};
+use adit_ctl::status::{Colour, Engine, InterfaceJson, PeerRef};
 
 use crate::cli::{self, TopArgs};
 use crate::failure::{Context, Failure, Result, bail};
@@ -135,7 +135,7 @@ impl Looker {
 }
 
 impl Seen {
-    fn new(mut interface: Interface, rows: &[Row]) -> Self {
+    fn new(mut interface: InterfaceJson, rows: &[Row]) -> Self {
         let name = std::mem::take(&mut interface.name);
         let read = |file: &str| -> Option<u64> {
             let path = format!("/sys/class/net/{name}/statistics/{file}");

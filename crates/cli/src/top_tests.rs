@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 
-use adit_ctl::status::{Engine, Interface, Peer};
+use adit_ctl::status::{Engine, InterfaceJson, Peer};
 
 use super::*;
 
@@ -22,7 +22,7 @@ fn look(
     rx: u64,
     drops: u64,
 ) -> Shot {
-    let mut interface = Interface::default();
+    let mut interface = InterfaceJson::default();
     "wg0".clone_into(&mut interface.name);
     interface.peers = vec![peer("AAAA", "alice", rx), peer("BBBB", "bob", 2 * rx)];
     interface.engine = Some(Engine {
@@ -253,7 +253,7 @@ fn a_question_mark_shows_the_keys_and_any_key_hides_them() {
 fn a_long_name_ends_behind_a_word() {
     let mut top = top();
     if let Some(last) = &mut top.last {
-        let mut interface = Interface::default();
+        let mut interface = InterfaceJson::default();
         "wg0".clone_into(&mut interface.name);
         interface.peers = vec![peer("AAAA", "Ann's very old telephone", 1)];
         last.rows = view::rows(&[interface], None, Instant::now());

@@ -9,7 +9,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Instant;
 
-use adit_ctl::status::{Interface, Peer, PeerRef};
+use adit_ctl::status::{InterfaceJson, Peer, PeerRef};
 use adit_proto::config::Cidr;
 
 #[cfg(test)]
@@ -273,7 +273,7 @@ fn rates(now: [u64; 3], before: [u64; 3], seconds: f64) -> Rates {
 }
 
 /// The rows of all peers, in their order.
-pub(crate) fn rows(interfaces: &[Interface], before: Option<&Sample>, at: Instant) -> Vec<Row> {
+pub(crate) fn rows(interfaces: &[InterfaceJson], before: Option<&Sample>, at: Instant) -> Vec<Row> {
     let mut rows = Vec::new();
     for interface in interfaces {
         let name: Arc<str> = interface.name.as_str().into();

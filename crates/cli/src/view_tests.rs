@@ -12,8 +12,8 @@ fn peer(key: &str, name: Option<&str>, endpoint: &str, block: &str) -> Peer {
     peer
 }
 
-fn interface() -> Interface {
-    let mut interface = Interface::default();
+fn interface() -> InterfaceJson {
+    let mut interface = InterfaceJson::default();
     "wg0".clone_into(&mut interface.name);
     interface.peers = vec![
         peer(
@@ -30,7 +30,7 @@ fn interface() -> Interface {
 
 /// The rows of those that pass, in order.
 fn sorted(
-    interfaces: &[Interface],
+    interfaces: &[InterfaceJson],
     filter: &str,
     sort: Sort,
     before: Option<&Sample>,
@@ -85,7 +85,7 @@ fn rows_have_an_order_and_rates() {
     );
     let before = interface();
     let start = Instant::now();
-    let of = |interfaces: &[Interface]| Sample::of(&rows(interfaces, None, start), start);
+    let of = |interfaces: &[InterfaceJson]| Sample::of(&rows(interfaces, None, start), start);
     let sample = of(std::slice::from_ref(&before));
     let mut after = before;
     after.peers[0].transfer_rx = 1000;
@@ -169,7 +169,7 @@ fn ages_and_cells_are_short() {
 
 #[test]
 fn what_is_equal_goes_by_name() {
-    let mut interface = Interface::default();
+    let mut interface = InterfaceJson::default();
     let peers = [
         ("Z", Some("bob")),
         ("A", None),

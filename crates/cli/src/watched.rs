@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use adit_ctl::status::{Interface, NoAnswer, PeerRef, WatchedPeers};
+use adit_ctl::status::{InterfaceJson, NoAnswer, PeerRef, WatchedPeers};
 use adit_ctl::uapi::ClientError;
 
 use crate::show;
@@ -15,7 +15,7 @@ pub(crate) struct Watched<T> {
 
 /// An interface as of a look.
 pub(crate) struct Look<T> {
-    pub(crate) interface: Interface,
+    pub(crate) interface: InterfaceJson,
     /// What is kept of its peers. `None`: its process is older, or another implementation, and they are
     /// those of `interface`.
     pub(crate) peers: Option<Vec<Arc<T>>>,

@@ -235,7 +235,7 @@ fn wg_sets_and_shows_a_configuration() {
         .elapsed()
         .unwrap()
         .as_secs();
-    let interface = adit_ctl::status::Interface::new("wgtest0", &status, false);
+    let interface = adit_ctl::status::InterfaceJson::new("wgtest0", &status, false);
     let ours = adit_ctl::status::render(&interface, now, adit_ctl::status::Colour::Never);
     let lasting = |text: &str| -> Vec<String> {
         let lines = text

@@ -4,7 +4,7 @@
 use std::fmt::Write;
 use std::net::{IpAddr, SocketAddr};
 
-use adit_ctl::config::{self, Interface, Table};
+use adit_ctl::config::{self, InterfaceSection, Table};
 use adit_netlink::Family;
 
 use super::Quick;
@@ -15,7 +15,7 @@ use crate::failure::{Result, say};
 
 pub(super) fn print(args: &UpArgs) -> Result<()> {
     let (quick, netlink) = Quick::prepare(args)?;
-    let Interface {
+    let InterfaceSection {
         addresses, table, ..
     } = &quick.config.interface;
     let blocks: Vec<_> = quick.blocks().collect();

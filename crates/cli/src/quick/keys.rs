@@ -2,7 +2,7 @@
 //! configuration file, with nothing but keys:
 //!
 //! ```text
-//! [Interface]
+//! [InterfaceSection]
 //! PrivateKey = …
 //! [Peer]
 //! PublicKey = …
@@ -12,7 +12,7 @@
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
-use adit_ctl::config::{Config, Errors, Interface, Peer, Remark};
+use adit_ctl::config::{Config, Errors, InterfaceSection, Peer, Remark};
 use adit_proto::Allowance;
 use adit_proto::config::{DeviceStatus, PublicKey};
 
@@ -75,7 +75,7 @@ pub(super) fn add(config: &mut Config, given: Option<&Path>, name: &str) -> (Kep
 }
 
 /// Whether a hook gives the interface its private key.
-pub(crate) fn hook_sets_key(interface: &Interface) -> bool {
+pub(crate) fn hook_sets_key(interface: &InterfaceSection) -> bool {
     let mut hooks = interface.pre_up.iter().chain(&interface.post_up);
     hooks.any(|hook| hook.split_whitespace().any(|word| word == "private-key"))
 }
@@ -102,10 +102,10 @@ fn from_file(config: &mut Config, given: Option<&Path>, name: &str) -> (Kept, Ve
 fn merge(config: &mut Config, keys: Config) -> (Kept, Vec<String>) {
     let mut kept = Kept::default();
     let mut mistakes = Vec::new();
-    let Interface { private_key, .. } = &keys.interface;
-    let others = Interface {
+    let InterfaceSection { private_key, .. } = &keys.interface;
+    let others = InterfaceSection {
         private_key: private_key.clone(),
-        ..Interface::default()
+        ..InterfaceSection::default()
     };
     if others != keys.interface {
         mistakes.push("[Interface] may have nothing but PrivateKey in a file of keys".to_owned());

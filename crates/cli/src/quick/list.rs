@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use adit_ctl::config::{self, Config};
-use adit_ctl::status::{Allowance, Interface};
+use adit_ctl::status::{Allowance, InterfaceJson};
 use adit_ctl::text::{printable_json, printable_lines};
 use serde::Serialize;
 
@@ -381,7 +381,7 @@ impl Roster {
 }
 
 /// The file, which need not be there if the interface runs.
-fn read(path: &Path, name: &str, running: Option<&Interface>) -> Result<Option<Config>> {
+fn read(path: &Path, name: &str, running: Option<&InterfaceJson>) -> Result<Option<Config>> {
     let shown = quoted(&PathBuf::from(path).display().to_string());
     if is_missing(path) {
         if running.is_some() {

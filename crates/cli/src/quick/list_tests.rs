@@ -29,7 +29,7 @@ fn roster() -> Roster {
         peer.transfer_rx = rx;
         peer
     };
-    let mut interface = Interface::default();
+    let mut interface = InterfaceJson::default();
     interface.peers = vec![
         running(1, 100, Some(500), 10),
         running(2, 20, None, 99),

@@ -33,7 +33,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-use adit_ctl::config::{self, Config, Interface};
+use adit_ctl::config::{self, Config, InterfaceSection};
 use adit_ctl::uapi::{self, Client, ClientError};
 use adit_netlink::{Family, Netlink};
 use adit_proto::ConfigError;
@@ -223,9 +223,9 @@ impl Quick {
         );
         // What the resolver was told goes in any case.
         let config = Config {
-            interface: Interface {
+            interface: InterfaceSection {
                 dns_search: vec![String::new()],
-                ..Interface::default()
+                ..InterfaceSection::default()
             },
             ..Config::default()
         };

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use adit_ctl::config::{self, Config, Term};
 use adit_ctl::keys;
-use adit_ctl::status::{Allowance, Interface, Peer};
+use adit_ctl::status::{Allowance, InterfaceJson, Peer};
 use adit_proto::Access;
 use adit_proto::config::{AllowedIpChange, Cidr, PeerAllowance, PublicKey, Secret};
 use serde::Serialize;
@@ -90,7 +90,11 @@ impl State {
 }
 
 impl Roster {
-    pub(super) fn new(name: &str, config: Option<&Config>, running: Option<&Interface>) -> Self {
+    pub(super) fn new(
+        name: &str,
+        config: Option<&Config>,
+        running: Option<&InterfaceJson>,
+    ) -> Self {
         let mut peers: Vec<Entry> = Vec::new();
         let mut places: HashMap<PublicKey, usize> = HashMap::new();
         let sections = config.into_iter().flat_map(|config| {

@@ -26,7 +26,7 @@ fn running(n: u8, allowed: &[&str], handshake: Option<u64>) -> Peer {
 fn roster(text: &str, peers: Option<Vec<Peer>>) -> Roster {
     let config = Config::parse(text, "wg0.conf").expect("a configuration");
     let running = peers.map(|peers| {
-        let mut interface = Interface::default();
+        let mut interface = InterfaceJson::default();
         interface.peers = peers;
         interface
     });

@@ -12,7 +12,7 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 
-use adit_ctl::config::{Interface, Table};
+use adit_ctl::config::{InterfaceSection, Table};
 use adit_netlink::netns;
 use adit_netlink::{Family, LinkChange, Netlink};
 use adit_proto::config::{Cidr, DeviceChange, DeviceStatus};
@@ -177,7 +177,7 @@ impl Quick {
 
     /// Leaves what [`Self::bring_up`] found. Hooks undo what hooks did.
     fn undo(&self, netlink: &Netlink, begun: Begun) {
-        let Interface {
+        let InterfaceSection {
             pre_down,
             post_down,
             ..
@@ -243,7 +243,7 @@ impl Quick {
     /// Says what is missing where the interface comes up all the same.
     fn warn(&self, status: &DeviceStatus, mtu: u32) {
         let Self { name, .. } = self;
-        let Interface {
+        let InterfaceSection {
             addresses,
             post_up,
             table,

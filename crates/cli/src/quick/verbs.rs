@@ -7,7 +7,7 @@
 //! 4. say what was done, and the next step.
 
 use adit_ctl::config::{self, Config, Peer};
-use adit_ctl::status::Interface;
+use adit_ctl::status::InterfaceJson;
 use adit_proto::config::{AllowedIpChange, PeerChange, PublicKey};
 use serde::Serialize;
 use zeroize::Zeroizing;
@@ -222,7 +222,7 @@ impl Opened {
         }
         let text = read(&quick.path)?;
         let running = quick.running()?;
-        let running = running.map(|status| Interface::new(&quick.name, &status, false));
+        let running = running.map(|status| InterfaceJson::new(&quick.name, &status, false));
         let roster = Roster::new(&quick.name, Some(&quick.config), running.as_ref());
         Ok(Self {
             _lock: lock,
@@ -271,7 +271,7 @@ impl Opened {
             let text = read(&self.quick.path)?;
             let config = Config::parse(&text, &name).ok();
             let running = self.quick.running()?;
-            let running = running.map(|status| Interface::new(&name, &status, false));
+            let running = running.map(|status| InterfaceJson::new(&name, &status, false));
             self.roster = Roster::new(&name, config.as_ref(), running.as_ref());
         }
         let shown = Shown::of(self.entry(key)?, &self.roster, now());

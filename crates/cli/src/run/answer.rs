@@ -138,7 +138,7 @@ pub(super) fn status(
         ..tun
     });
     let count = |threads| u32::try_from(threads).unwrap_or(u32::MAX);
-    let mut status = status::Interface::new(name, &device, false);
+    let mut status = status::InterfaceJson::new(name, &device, false);
     status.engine = Some(status::Engine {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         aead: report.aead.to_owned(),

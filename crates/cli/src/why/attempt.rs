@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use adit_ctl::status::{self, Event, EventKind, Interface, Peer};
+use adit_ctl::status::{self, Event, EventKind, InterfaceJson, Peer};
 use adit_proto::limits::{REKEY_JITTER, REKEY_TIMEOUT};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -206,7 +206,7 @@ impl Attempt {
     }
 
     /// Adds to what is known of a peer.
-    pub(super) fn tell(&self, seen: &mut Evidence, before: &Interface, after: &Interface) {
+    pub(super) fn tell(&self, seen: &mut Evidence, before: &InterfaceJson, after: &InterfaceJson) {
         let key = seen.peer.public_key.clone();
         // What comes from the address of another peer is not this one's.
         let others: Vec<&str> = (before.peers.iter())
@@ -222,7 +222,7 @@ impl Attempt {
         seen.events = self.events.iter().filter(concerned).cloned().collect();
         seen.not_tried = self.not_tried.get(&key).cloned();
         (seen.waited, seen.since) = (self.waited, self.since);
-        let peer = |status: &Interface| {
+        let peer = |status: &InterfaceJson| {
             let mut peers = status.peers.iter();
             peers.find(|peer| peer.public_key == key).cloned()
         };
@@ -240,7 +240,7 @@ impl Attempt {
             Some(_) => is_fresh(&seen.peer),
             None => self.sessions.contains(&key) || latest(peer(before)) != latest(peer(after)),
         };
-        let counters = |status: &Interface| {
+        let counters = |status: &InterfaceJson| {
             let engine = status.engine.as_ref();
             engine
                 .map(|engine| engine.handshakes.clone())

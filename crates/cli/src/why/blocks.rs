@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use adit_ctl::status::{Interface, Peer};
+use adit_ctl::status::{InterfaceJson, Peer};
 use adit_proto::config::Cidr;
 
 use crate::networks::is_link_local;
@@ -35,7 +35,7 @@ pub(super) fn inhabitant(block: Option<Cidr>) -> Option<IpAddr> {
 }
 
 /// The peer that is sent what is for an address: that of the narrowest block.
-pub(super) fn owner(status: &Interface, to: IpAddr) -> Option<&Peer> {
+pub(super) fn owner(status: &InterfaceJson, to: IpAddr) -> Option<&Peer> {
     let width = |peer: &Peer| {
         let holds = blocks(peer).filter(|block| block.contains(to));
         holds.map(|block| block.prefix_len()).max()
@@ -48,7 +48,7 @@ pub(super) fn owner(status: &Interface, to: IpAddr) -> Option<&Peer> {
 }
 
 /// A block of another peer inside one of this peer's.
-pub(super) fn nested(status: &Interface, peer: &Peer) -> Option<(Cidr, Cidr, String)> {
+pub(super) fn nested(status: &InterfaceJson, peer: &Peer) -> Option<(Cidr, Cidr, String)> {
     let outer: Vec<Cidr> = blocks(peer)
         .filter(|block| block.prefix_len() > 0)
         .collect();

@@ -2,7 +2,7 @@
 
 use std::time::SystemTime;
 
-use adit_ctl::status::Interface;
+use adit_ctl::status::InterfaceJson;
 
 use crate::events::utc;
 
@@ -12,7 +12,7 @@ const YEAR_2020: u64 = 1_577_836_800;
 const SLACK: u64 = 120;
 
 /// What shows that the clock is behind what it was.
-pub(super) fn clock(name: &str, status: &Interface) -> Option<String> {
+pub(super) fn clock(name: &str, status: &InterfaceJson) -> Option<String> {
     let seconds = |time: SystemTime| {
         let time = time.duration_since(SystemTime::UNIX_EPOCH);
         time.map_or(0, |time| time.as_secs())

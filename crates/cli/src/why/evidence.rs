@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use adit_ctl::status::{Event, EventKind, Interface, Peer};
+use adit_ctl::status::{Event, EventKind, InterfaceJson, Peer};
 use adit_netlink::{Address, Link, Netlink, RouteLookup};
 use adit_proto::FailureReason;
 use adit_proto::config::Cidr;
@@ -59,7 +59,7 @@ pub(super) struct Host {
     /// Towards the Internet, without tunnels.
     uplink: Option<RouteLookup>,
     /// Other interfaces here that an Adit serves.
-    others: Vec<Interface>,
+    others: Vec<InterfaceJson>,
 }
 
 /// All that is known of one peer.
@@ -152,7 +152,7 @@ pub(crate) struct Evidence {
 }
 
 impl Host {
-    pub(super) fn look(netlink: Netlink, link: Link, status: &Interface) -> Self {
+    pub(super) fn look(netlink: Netlink, link: Link, status: &InterfaceJson) -> Self {
         let links = netlink.links().unwrap_or_default();
         let addresses = netlink.addresses().unwrap_or_default();
         let uplink = inhabitant(Cidr::new(Ipv4Addr::UNSPECIFIED.into(), 0))
@@ -181,7 +181,7 @@ impl Host {
     /// Everything that is known before anything is tried.
     pub(super) fn evidence(
         &self,
-        status: &Interface,
+        status: &InterfaceJson,
         peer: &Peer,
         wanted: Option<IpAddr>,
     ) -> Evidence {

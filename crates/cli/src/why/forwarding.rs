@@ -1,6 +1,6 @@
 //! Whether this host forwards what comes out of the tunnel.
 
-use adit_ctl::status::Interface;
+use adit_ctl::status::InterfaceJson;
 use adit_netlink::netns;
 
 use super::beyond::masquerade;
@@ -31,7 +31,7 @@ pub(crate) struct Forwarding {
 }
 
 impl Forwarding {
-    pub(crate) fn look(status: &Interface, uplink: Option<String>) -> Self {
+    pub(crate) fn look(status: &InterfaceJson, uplink: Option<String>) -> Self {
         let hosts = || {
             status.peers.iter().filter(|peer| {
                 let mut blocks = blocks(peer).peekable();

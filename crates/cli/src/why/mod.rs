@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 
 use adit_ctl::config::{self, Config};
 use adit_ctl::keys;
-use adit_ctl::status::{Interface, Peer};
+use adit_ctl::status::{InterfaceJson, Peer};
 use adit_ctl::text::{printable_json, printable_lines};
 use adit_ctl::uapi::ClientError;
 use adit_netlink::Netlink;
@@ -111,7 +111,7 @@ fn examine(args: &WhyArgs) -> Result<Report> {
 /// The interface is not there, or nobody answers for it.
 fn absent(
     name: &str,
-    status: std::result::Result<Interface, ClientError>,
+    status: std::result::Result<InterfaceJson, ClientError>,
     is_there: bool,
 ) -> Finding {
     let up = format!("adit up {name}");
@@ -136,7 +136,7 @@ fn absent(
 
 /// The peers to look at: those that are named; or those that do not work; or some of all.
 fn choose<'a>(
-    status: &'a Interface,
+    status: &'a InterfaceJson,
     args: &WhyArgs,
 ) -> std::result::Result<Vec<&'a Peer>, Finding> {
     let name = &status.name;
@@ -181,7 +181,7 @@ fn choose<'a>(
 }
 
 /// Whether the interface's file has a peer with the interface's own key.
-fn names_itself(status: &Interface) -> bool {
+fn names_itself(status: &InterfaceJson) -> bool {
     let file = config::locate(&status.name).ok();
     let config = file.and_then(|(path, _)| Config::salvage(&path).ok());
     config.is_some_and(|(config, _)| {
@@ -191,7 +191,11 @@ fn names_itself(status: &Interface) -> bool {
 }
 
 /// Tries a handshake with each peer, and asks the other ends.
-fn attempt(args: &WhyArgs, status: &Interface, mut seen: Vec<Evidence>) -> Result<Vec<Evidence>> {
+fn attempt(
+    args: &WhyArgs,
+    status: &InterfaceJson,
+    mut seen: Vec<Evidence>,
+) -> Result<Vec<Evidence>> {
     let wait = Duration::from_secs(args.wait);
     let say = |text: String| {
         if !args.json {

@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 
-use adit_ctl::status::{self, Interface, Peer};
+use adit_ctl::status::{self, InterfaceJson, Peer};
 
 use crate::show;
 use crate::why::blocks::blocks;
@@ -31,7 +31,7 @@ pub(crate) struct Us {
 
 impl OtherEnd {
     /// The other interfaces of this host whose processes answer.
-    pub(crate) fn all(ours: &str) -> Vec<Interface> {
+    pub(crate) fn all(ours: &str) -> Vec<InterfaceJson> {
         let others = show::names().into_iter().filter(|name| name != ours);
         let others = others
             .take(MAX_ASKED)
@@ -41,7 +41,7 @@ impl OtherEnd {
 
     /// That of a peer, among these.
     pub(crate) fn find(
-        others: &[Interface],
+        others: &[InterfaceJson],
         peer: &Peer,
         our_key: &str,
         our_addresses: &[IpAddr],
@@ -73,7 +73,7 @@ mod tests {
         let mut us = Peer::default();
         us.public_key = "ours".into();
         us.allowed_ips = vec!["10.0.0.0/24".into()];
-        let mut other = Interface::default();
+        let mut other = InterfaceJson::default();
         other.name = "wg1".into();
         other.public_key = Some("theirs".into());
         other.peers = vec![us];

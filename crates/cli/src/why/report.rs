@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use adit_ctl::status::Interface;
+use adit_ctl::status::InterfaceJson;
 use serde::Serialize;
 
 use super::beyond::Beyond;
@@ -114,7 +114,7 @@ impl Report {
         }
     }
 
-    pub(super) fn new(status: &Interface, seen: &[Evidence]) -> Self {
+    pub(super) fn new(status: &InterfaceJson, seen: &[Evidence]) -> Self {
         let peers: Vec<PeerReport> = seen.iter().map(PeerReport::new).collect();
         let others = status.peers.len() - seen.len();
         let foreign = "the interface is not served by Adit: refused messages, ICMP errors and failed sends cannot be seen";

@@ -12,7 +12,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use adit_ctl::status::{self, Engine, Interface, StatusReport};
+use adit_ctl::status::{self, Engine, InterfaceJson, StatusReport};
 use rustix::net::sockopt::set_socket_recv_buffer_size_force;
 
 use crate::harness::*;
@@ -257,7 +257,7 @@ impl Field {
         ));
     }
 
-    fn interface(&self) -> Interface {
+    fn interface(&self) -> InterfaceJson {
         let shown = self.guest.sh("/bin/adit show wg0 --json");
         let report: StatusReport = serde_json::from_str(&shown).expect("JSON");
         let interface = report.interfaces.into_iter().next();

@@ -15,7 +15,7 @@ use crate::names::Endpoint;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Config {
     /// The interface to bring up.
-    pub interface: Interface,
+    pub interface: InterfaceSection,
     /// In the order of the file. A public key may stand twice: the later section changes the
     /// earlier.
     pub peers: Vec<Peer>,
@@ -69,9 +69,9 @@ impl Config {
     }
 }
 
-/// The `[Interface]` section.
+/// The `[InterfaceSection]` section.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Interface {
+pub struct InterfaceSection {
     /// `None` if the file has none.
     pub private_key: Option<Secret>,
     /// A UDP port; 0 lets the system choose.
@@ -104,7 +104,7 @@ pub struct Interface {
     pub public_endpoint: Option<Endpoint>,
 }
 
-impl Interface {
+impl InterfaceSection {
     /// Whether the file says anything to the resolver.
     pub fn has_dns(&self) -> bool {
         !self.dns.is_empty() || !self.dns_search.is_empty()

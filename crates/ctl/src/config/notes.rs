@@ -1,4 +1,4 @@
-//! Settings that stand in comments of `[Interface]`: Adit follows them, and wg-quick, which knows no
+//! Settings that stand in comments of `[InterfaceSection]`: Adit follows them, and wg-quick, which knows no
 //! such key, passes over them.
 //!
 //! ```text
@@ -6,7 +6,7 @@
 //! # PublicEndpoint = vpn.example.org:51820
 //! ```
 
-use crate::config::model::Interface;
+use crate::config::model::InterfaceSection;
 use crate::config::values;
 
 const KEYS: [&str; 2] = ["Forward", "PublicEndpoint"];
@@ -24,7 +24,11 @@ pub(super) fn of(line: &str) -> Option<(&'static str, &str)> {
 }
 
 /// Follows a note. The error says what was expected.
-pub(super) fn apply(interface: &mut Interface, key: &str, value: &str) -> Result<(), String> {
+pub(super) fn apply(
+    interface: &mut InterfaceSection,
+    key: &str,
+    value: &str,
+) -> Result<(), String> {
     // A comment may follow, as behind other values.
     let value = value.split('#').next().unwrap_or_default().trim();
     match key {

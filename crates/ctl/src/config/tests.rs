@@ -120,7 +120,7 @@ fn allowed_ips_may_add_and_remove() {
     assert!(!config.to_change(&[]).peers[0].replace_allowed_ips);
 }
 
-/// (a line within `[Interface]`, the message about it)
+/// (a line within `[InterfaceSection]`, the message about it)
 const INTERFACE_MISTAKES: &[(&str, &str)] = &[
     (
         "PrivateKey = abc",
@@ -275,7 +275,7 @@ wg0.conf:6: there is no section \"[Pear]\": expected [Interface] or [Peer]";
         let config = parse(empty).unwrap();
         let warning = config.warnings[0].to_string();
         assert_eq!(warning, "wg0.conf: there is no [Interface] section");
-        assert_eq!(config.interface, Interface::default());
+        assert_eq!(config.interface, InterfaceSection::default());
     }
 }
 

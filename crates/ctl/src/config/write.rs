@@ -13,7 +13,7 @@ use crate::config::keywords::{Line, Section, section, spelling};
 use crate::config::model::Address;
 use crate::keys;
 
-/// The keys of `[Interface]` that wg(8) knows; the others are wg-quick's.
+/// The keys of `[InterfaceSection]` that wg(8) knows; the others are wg-quick's.
 const OF_WG: [&str; 3] = ["PrivateKey", "ListenPort", "FwMark"];
 
 /// `text` without what only wg-quick understands, as `wg-quick strip` prints it: what `wg setconf`

@@ -11,7 +11,7 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 
 use super::tests::{Dir, ask};
 use super::{ServerEvent, Service, Serving};
-use crate::status::{self, Interface};
+use crate::status::{self, InterfaceJson};
 use crate::uapi::{Request, Response, Server};
 
 const GET: &[u8] = b"get=1\n\n";
@@ -132,7 +132,7 @@ fn control_and_status_sockets_share_a_service() {
     let service = Service::start().unwrap();
     let (_serving, _told) = serve(&service, &control, "wg0");
     let server = status::Server::bind_in(&report.0, "wg0", None).unwrap();
-    let interface = || Interface::new("wg0", &DeviceStatus::default(), false);
+    let interface = || InterfaceJson::new("wg0", &DeviceStatus::default(), false);
     let events = status::Events::new("wg0");
     let answer = move || Some(status::Report::new(interface(), Vec::new(), |_| None));
     let serving = server

@@ -80,7 +80,7 @@ documented! {
         /// Version of the document. Fields may be added under the same version.
         pub schema: u32,
         /// Every userspace WireGuard interface, or the one that was asked for.
-        pub interfaces: Vec<Interface>,
+        pub interfaces: Vec<InterfaceJson>,
         /// Interfaces that should be among these but could not be asked.
         #[serde(default)]
         pub errors: Vec<NoAnswer>,
@@ -96,7 +96,7 @@ documented! {
 
     /// One WireGuard interface.
     #[derive(Default)]
-    pub struct Interface {
+    pub struct InterfaceJson {
         /// Its name.
         pub name: String,
         /// Its public key, in base64. Absent while it has no private key.
@@ -387,7 +387,7 @@ impl Engine {
 
 impl StatusReport {
     /// A document of this version without errors.
-    pub fn new(interfaces: Vec<Interface>) -> Self {
+    pub fn new(interfaces: Vec<InterfaceJson>) -> Self {
         Self {
             schema: SCHEMA,
             interfaces,
@@ -406,7 +406,7 @@ pub fn event_fields() -> impl Iterator<Item = (String, &'static str)> {
 pub fn fields() -> impl Iterator<Item = (String, &'static str)> {
     paths(&[
         ("", StatusReport::FIELDS),
-        ("interfaces[].", Interface::FIELDS),
+        ("interfaces[].", InterfaceJson::FIELDS),
         ("interfaces[].engine.", Engine::FIELDS),
         ("interfaces[].engine.device.", Device::FIELDS),
         ("interfaces[].engine.outbound.", Batches::FIELDS),
@@ -432,7 +432,7 @@ fn paths(
     })
 }
 
-impl Drop for Interface {
+impl Drop for InterfaceJson {
     fn drop(&mut self) {
         self.private_key.zeroize();
     }

@@ -27,7 +27,7 @@ use std::sync::Arc;
 use adit_proto::config::PeerStatus;
 use serde::{Deserialize, Serialize};
 
-use super::{Interface, NamedPeer, PeerRef, StatusReport};
+use super::{InterfaceJson, NamedPeer, PeerRef, StatusReport};
 use crate::socket::{self, Answer, TO_ANSWER};
 use crate::status::protocol::{DIR, PIECE};
 use crate::text::Clean;
@@ -215,7 +215,7 @@ impl<T> WatchedPeers<T> {
     /// No process listens there, or it says nothing for [`PATIENCE`] (`WouldBlock`), or it does not
     /// know the question (`InvalidData`, or what becomes of a connection that it ends): it may know
     /// that of [`fetch`](super::fetch). No peer is kept then.
-    pub fn look(&mut self, make: &mut Make<'_, T>) -> io::Result<Interface> {
+    pub fn look(&mut self, make: &mut Make<'_, T>) -> io::Result<InterfaceJson> {
         if let Some(connection) = self.connection.take() {
             match self.ask(connection, make) {
                 // There is another process by now, or it had too many clients.
@@ -231,7 +231,7 @@ impl<T> WatchedPeers<T> {
         &mut self,
         mut connection: Lines<UnixStream>,
         make: &mut Make<'_, T>,
-    ) -> io::Result<Interface> {
+    ) -> io::Result<InterfaceJson> {
         let mut peers = std::mem::take(&mut self.peers);
         let answer = connection.stream.get_mut();
         answer.begin();

@@ -278,7 +278,7 @@ fn a_watcher_stays_connected_and_survives_a_new_process() {
     let serve = || {
         let now = Arc::clone(&peers);
         let report = move || {
-            let mut interface = Interface::default();
+            let mut interface = InterfaceJson::default();
             interface.listen_port = 7;
             let peers = copies(&now.lock().unwrap()).into_iter();
             Some(Report::new(
@@ -331,7 +331,7 @@ fn a_watcher_stays_connected_and_survives_a_new_process() {
 fn an_older_server_gives_no_such_answer() {
     let dir = dir("older");
     let listener = UnixListener::bind(dir.join("wg0.sock")).unwrap();
-    let whole = serde_json::to_string(&StatusReport::new(vec![Interface::default()])).unwrap();
+    let whole = serde_json::to_string(&StatusReport::new(vec![InterfaceJson::default()])).unwrap();
     for answer in [
         "{\"error\":\"write status, events or handshake KEY\"}",
         &whole,

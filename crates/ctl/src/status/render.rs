@@ -5,7 +5,7 @@ use std::fmt::{self, Write};
 use std::time::Duration;
 
 use super::wg;
-use super::{Allowance, Engine, Interface, Peer, Waiting};
+use super::{Allowance, Engine, InterfaceJson, Peer, Waiting};
 use crate::config;
 
 /// Whether to colour the output.
@@ -51,7 +51,7 @@ const RESET: &str = "\x1b[0m";
 
 /// The text for `interface` at `now` (seconds since the Unix epoch). Secret keys that it does not
 /// hold are "(hidden)".
-pub fn render(interface: &Interface, now: u64, colour: Colour) -> String {
+pub fn render(interface: &InterfaceJson, now: u64, colour: Colour) -> String {
     let mut page = Page {
         text: String::new(),
         colour,
@@ -62,7 +62,7 @@ pub fn render(interface: &Interface, now: u64, colour: Colour) -> String {
 }
 
 /// The same without its peers, and without its engine.
-pub fn render_interface(interface: &Interface, colour: Colour) -> String {
+pub fn render_interface(interface: &InterfaceJson, colour: Colour) -> String {
     let mut page = Page {
         text: String::new(),
         colour,
@@ -72,7 +72,7 @@ pub fn render_interface(interface: &Interface, colour: Colour) -> String {
 }
 
 /// What only Adit tells of the interface, behind an empty line; nothing for others'.
-pub fn render_engine(interface: &Interface, colour: Colour) -> String {
+pub fn render_engine(interface: &InterfaceJson, colour: Colour) -> String {
     let mut page = Page {
         text: String::new(),
         colour,
@@ -117,7 +117,7 @@ impl Page {
         writeln!(self.text, "  {what}: {value}")
     }
 
-    fn interface(&mut self, interface: &Interface, now: u64) -> fmt::Result {
+    fn interface(&mut self, interface: &InterfaceJson, now: u64) -> fmt::Result {
         self.title_and_settings(interface)?;
         let mut peers: Vec<&Peer> = interface.peers.iter().collect();
         // As wg does: the peer with the latest handshake comes first.
@@ -129,7 +129,7 @@ impl Page {
         self.engine(interface)
     }
 
-    fn title_and_settings(&mut self, interface: &Interface) -> fmt::Result {
+    fn title_and_settings(&mut self, interface: &InterfaceJson) -> fmt::Result {
         self.title(GREEN, "interface", &interface.name)?;
         if let Some(key) = &interface.public_key {
             self.line("public key", key)?;
@@ -145,7 +145,7 @@ impl Page {
         Ok(())
     }
 
-    fn engine(&mut self, interface: &Interface) -> fmt::Result {
+    fn engine(&mut self, interface: &InterfaceJson) -> fmt::Result {
         let Some(engine) = &interface.engine else {
             return Ok(());
         };

@@ -26,7 +26,7 @@ use serde::{Deserialize, Serialize};
 use super::events::{Events, Listener};
 use super::peer_changes::{Head, SentPeers};
 use super::shared::{Report, Reports};
-use super::{Interface, SCHEMA, StatusReport};
+use super::{InterfaceJson, SCHEMA, StatusReport};
 use crate::keys;
 use crate::origin::Origin;
 use crate::socket::{
@@ -356,7 +356,7 @@ impl Talk for Reception {
 ///
 /// No process listens there, it says nothing for [`PATIENCE`], or goes on for a minute (`WouldBlock`),
 /// or it is no report of one interface (`InvalidData`).
-pub fn fetch(name: &str) -> io::Result<Interface> {
+pub fn fetch(name: &str) -> io::Result<InterfaceJson> {
     fetch_in(Path::new(DIR), name)
 }
 
@@ -364,11 +364,15 @@ pub fn fetch(name: &str) -> io::Result<Interface> {
 ///
 /// # Errors
 /// As of [`fetch`].
-pub fn fetch_in(dir: &Path, name: &str) -> io::Result<Interface> {
+pub fn fetch_in(dir: &Path, name: &str) -> io::Result<InterfaceJson> {
     fetch_within(dir, name, TO_ANSWER)
 }
 
-pub(super) fn fetch_within(dir: &Path, name: &str, patience: Duration) -> io::Result<Interface> {
+pub(super) fn fetch_within(
+    dir: &Path,
+    name: &str,
+    patience: Duration,
+) -> io::Result<InterfaceJson> {
     let mut stream = socket::connect(&dir.join(format!("{name}.sock")), PATIENCE)?;
     // An older server does not read that, and resets the connection once it has told all.
     _ = stream.write_all(b"status\n");
@@ -388,7 +392,7 @@ pub(super) fn fetch_within(dir: &Path, name: &str, patience: Duration) -> io::Re
 /// # Errors
 ///
 /// It is no such report (`InvalidData`).
-pub fn document(json: &[u8]) -> io::Result<Interface> {
+pub fn document(json: &[u8]) -> io::Result<InterfaceJson> {
     let mut report: StatusReport = serde_json::from_slice(json)?;
     report.clean();
     let wrong = || io::Error::new(io::ErrorKind::InvalidData, "no report of one interface");

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use adit_proto::config::{PeerStatus, PublicKey};
 
 use super::peer_json::NamedPeer;
-use super::{Interface, StatusReport};
+use super::{InterfaceJson, StatusReport};
 use crate::origin::Origin;
 use crate::socket::{Poker, STALL};
 
@@ -39,7 +39,7 @@ pub struct Report {
 impl Report {
     /// Peers of `head` are not told, nor is its private key. `name_of` says what people call a peer.
     pub fn new(
-        mut head: Interface,
+        mut head: InterfaceJson,
         peers: Vec<PeerStatus>,
         name_of: impl Fn(&PublicKey) -> Option<String> + Send + Sync + 'static,
     ) -> Self {

@@ -65,7 +65,7 @@ impl Socket {
             let peers = (0..5000).map(peer).collect();
             Some(Report {
                 made: Instant::now().checked_sub(age)?,
-                ..Report::new(Interface::default(), peers, |_| None)
+                ..Report::new(InterfaceJson::default(), peers, |_| None)
             })
         };
         let service = Service::start().unwrap();

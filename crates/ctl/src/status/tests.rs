@@ -45,8 +45,8 @@ fn device() -> DeviceStatus {
     }
 }
 
-fn interface() -> Interface {
-    let mut interface = Interface::new("wg0", &device(), false);
+fn interface() -> InterfaceJson {
+    let mut interface = InterfaceJson::new("wg0", &device(), false);
     let named = |pairs: &[(&str, u64)]| {
         pairs
             .iter()
@@ -194,7 +194,7 @@ fn json_is_versioned_and_holds_keys_only_when_asked() {
         wg0["engine"]["tx_udp_segmentation"],
         serde_json::Value::Null
     );
-    let revealed = serde_json::to_value(Interface::new("wg0", &device(), true)).unwrap();
+    let revealed = serde_json::to_value(InterfaceJson::new("wg0", &device(), true)).unwrap();
     assert_eq!(
         revealed["private_key"],
         "AgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgI="
@@ -314,7 +314,7 @@ fn the_status_socket_tells_everything_but_keys() {
     let dir = Dir::new();
     let server = Server::bind_in(&dir.0, "wg0", None).unwrap();
     let report = || {
-        let mut revealed = Interface::new("wg0", &device(), true);
+        let mut revealed = InterfaceJson::new("wg0", &device(), true);
         revealed.engine = interface().engine.clone();
         Some(Report::new(revealed, device().peers, |_| None))
     };

@@ -2,10 +2,10 @@
 
 use adit_proto::config::{DeviceStatus, PeerAllowance, PeerStatus};
 
-use super::{Allowance, Failure, Interface, Peer};
+use super::{Allowance, Failure, InterfaceJson, Peer};
 use crate::keys;
 
-impl Interface {
+impl InterfaceJson {
     /// What the UAPI tells. `reveal` also puts the private and preshared keys in.
     pub fn new(name: &str, status: &DeviceStatus, reveal: bool) -> Self {
         let private_key = status.private_key.as_ref().filter(|_| reveal);

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
 use zeroize::Zeroizing;
 
-use super::{Interface, Peer};
+use super::{InterfaceJson, Peer};
 
 /// A field that `wg show` prints of an interface by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,7 +80,7 @@ impl Field {
 
 /// Prints as `wg show IF FIELD` does; `all` is for `wg show all FIELD`, which begins lines with the
 /// name.
-pub fn print_field(interface: &Interface, field: Field, all: bool) -> Zeroizing<String> {
+pub fn print_field(interface: &InterfaceJson, field: Field, all: bool) -> Zeroizing<String> {
     let prefix = match all {
         true => format!("{}\t", interface.name),
         false => String::new(),
@@ -96,7 +96,7 @@ pub fn print_field(interface: &Interface, field: Field, all: bool) -> Zeroizing<
     text
 }
 
-fn write_field(out: &mut String, of: &Interface, field: Field, prefix: &str) -> fmt::Result {
+fn write_field(out: &mut String, of: &InterfaceJson, field: Field, prefix: &str) -> fmt::Result {
     let per_peer: fn(&mut String, &Peer) -> fmt::Result = match field {
         Field::PublicKey => return writeln!(out, "{prefix}{}", maybe(of.public_key.as_deref())),
         Field::PrivateKey => return writeln!(out, "{prefix}{}", maybe(of.private_key.as_deref())),
@@ -284,7 +284,7 @@ mod tests {
 
     #[test]
     fn a_peer_of_which_nothing_is_known_has_words_for_it() {
-        let (mut interface, mut peer) = (Interface::default(), Peer::default());
+        let (mut interface, mut peer) = (InterfaceJson::default(), Peer::default());
         "wg0".clone_into(&mut interface.name);
         "KEY".clone_into(&mut peer.public_key);
         interface.peers.push(peer);

@@ -36,7 +36,7 @@ pub(crate) fn run(input: &[u8]) {
             let key = got.private_key.clone().filter(|key| !key.is_zero());
             assert_eq!(again.private_key, key);
             assert_eq!(again.peers, got.peers);
-            let shown = status::Interface::new("wg0", &got, false);
+            let shown = status::InterfaceJson::new("wg0", &got, false);
             let text = status::render(&shown, u64::from(what), status::Colour::Never);
             assert!(!text.contains('\x1b'));
         }
