@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::process::ExitCode;
 
-use adit_ctl::config::{self, Address, Config, InterfaceSection, Peer, Remark, Table};
+use adit_ctl::config::{self, Address, Config, InterfaceSection, PeerSection, Remark, Table};
 use adit_ctl::text::printable_lines;
 use adit_netlink::Family;
 use adit_proto::config::{Cidr, PublicKey};
@@ -222,7 +222,7 @@ fn reachable(config: &Config, found: &mut Vec<Finding>) {
     });
 }
 
-fn one_peer(config: &Config, peer: &Peer, blocks: &[Cidr], found: &mut Vec<Finding>) {
+fn one_peer(config: &Config, peer: &PeerSection, blocks: &[Cidr], found: &mut Vec<Finding>) {
     let InterfaceSection {
         addresses,
         private_key,

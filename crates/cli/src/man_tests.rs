@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 
 use adit_ctl::status::{
-    Allowance, Batches, Device, Engine, Failure, InterfaceJson, NoAnswer, Peer, StatusReport,
+    Allowance, Batches, Device, Engine, Failure, InterfaceJson, NoAnswer, PeerJson, StatusReport,
     Trains, Waiting,
 };
 use serde_json::Value;
@@ -80,7 +80,7 @@ fn full_document() -> StatusReport {
         received_trains: Some(Trains::default()),
         waiting: Some(Waiting::default()),
     };
-    let peer = Peer {
+    let peer = PeerJson {
         public_key: String::new(),
         name: some(),
         state: some(),

@@ -1,12 +1,12 @@
 use std::collections::BTreeMap;
 
-use adit_ctl::status::{Batches, Engine, Failure, InterfaceJson, Peer, Trains, Waiting};
+use adit_ctl::status::{Batches, Engine, Failure, InterfaceJson, PeerJson, Trains, Waiting};
 
 use super::page::push_number;
 use super::{Collected, Look};
 
 fn interface() -> InterfaceJson {
-    let mut peer = Peer::default();
+    let mut peer = PeerJson::default();
     "KEY=".clone_into(&mut peer.public_key);
     peer.name = Some("a \"b\" \\ c\nd".into());
     peer.allowed_ips = vec!["10.0.0.1/32".into(), "fd00::/64".into()];

@@ -1,11 +1,11 @@
 use std::collections::BTreeMap;
 
-use adit_ctl::status::{Engine, InterfaceJson, Peer};
+use adit_ctl::status::{Engine, InterfaceJson, PeerJson};
 
 use super::*;
 
-fn peer(key: &str, name: &str, rx: u64) -> Peer {
-    let mut peer = Peer::default();
+fn peer(key: &str, name: &str, rx: u64) -> PeerJson {
+    let mut peer = PeerJson::default();
     key.clone_into(&mut peer.public_key);
     peer.name = Some(name.to_owned());
     peer.state = Some("up".into());

@@ -9,7 +9,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Instant;
 
-use adit_ctl::status::{InterfaceJson, Peer, PeerRef};
+use adit_ctl::status::{InterfaceJson, PeerJson, PeerRef};
 use adit_proto::config::Cidr;
 
 #[cfg(test)]
@@ -87,7 +87,7 @@ impl Filter {
     }
 
     /// Whether a peer passes.
-    pub(crate) fn passes(&self, peer: &Peer) -> bool {
+    pub(crate) fn passes(&self, peer: &PeerJson) -> bool {
         let blocks = || peer.allowed_ips.iter().map(String::as_str);
         let (name, endpoint) = (peer.name.as_deref(), peer.endpoint.as_deref());
         self.matches(name, &peer.public_key, endpoint, blocks)

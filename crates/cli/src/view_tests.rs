@@ -3,8 +3,8 @@ use std::time::Duration;
 
 use super::*;
 
-fn peer(key: &str, name: Option<&str>, endpoint: &str, block: &str) -> Peer {
-    let mut peer = Peer::default();
+fn peer(key: &str, name: Option<&str>, endpoint: &str, block: &str) -> PeerJson {
+    let mut peer = PeerJson::default();
     key.clone_into(&mut peer.public_key);
     peer.name = name.map(str::to_owned);
     peer.endpoint = (!endpoint.is_empty()).then(|| endpoint.to_owned());

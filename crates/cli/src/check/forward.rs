@@ -1,6 +1,6 @@
 //! What a hub needs besides the file.
 
-use adit_ctl::config::{Config, Forward, Peer};
+use adit_ctl::config::{Config, Forward, PeerSection};
 use adit_proto::config::Cidr;
 
 use super::parts::{Finding, Kind, blocks, name};
@@ -9,11 +9,11 @@ use crate::why::blocks::is_host;
 /// Findings about what a hub needs besides the file.
 pub(super) fn forwarding(config: &Config, found: &mut Vec<Finding>) {
     let interface = &config.interface;
-    let is_host = |peer: &&Peer| {
+    let is_host = |peer: &&PeerSection| {
         let blocks = || blocks(peer);
         peer.endpoint.is_none() && blocks().next().is_some() && blocks().all(is_host)
     };
-    let hosts: Vec<&Peer> = config.peers.iter().filter(is_host).collect();
+    let hosts: Vec<&PeerSection> = config.peers.iter().filter(is_host).collect();
     let hooks = || interface.pre_up.iter().chain(&interface.post_up);
     let told = |words: &[&str]| {
         hooks().any(|hook| {

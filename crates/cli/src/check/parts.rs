@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use adit_ctl::config::{Config, Peer};
+use adit_ctl::config::{Config, PeerSection};
 use adit_proto::config::{AllowedIpChange, Cidr, PublicKey};
 
 /// How bad a finding is. The texts are what a line begins with.
@@ -36,7 +36,7 @@ pub(super) fn name(config: &Config, key: &PublicKey) -> String {
     }
 }
 
-pub(super) fn blocks(peer: &Peer) -> impl Iterator<Item = Cidr> + '_ {
+pub(super) fn blocks(peer: &PeerSection) -> impl Iterator<Item = Cidr> + '_ {
     peer.allowed_ips.iter().filter_map(|change| match change {
         AllowedIpChange::Add(block) => Some(*block),
         AllowedIpChange::Remove(_) => None,
@@ -47,6 +47,6 @@ pub(super) fn all_blocks(config: &Config) -> impl Iterator<Item = Cidr> + '_ {
     config.peers.iter().flat_map(blocks)
 }
 
-pub(super) fn endpoint(peer: &Peer) -> Option<SocketAddr> {
+pub(super) fn endpoint(peer: &PeerSection) -> Option<SocketAddr> {
     peer.endpoint.as_ref()?.numeric()
 }

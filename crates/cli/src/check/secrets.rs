@@ -1,6 +1,6 @@
 //! Secrets in the wrong places, and endpoints of examples.
 
-use adit_ctl::config::{Config, Peer};
+use adit_ctl::config::{Config, PeerSection};
 use adit_ctl::keys;
 use adit_proto::config::Secret;
 
@@ -20,7 +20,7 @@ pub(super) fn own_secrets(config: &Config, found: &mut Vec<Finding>) {
 }
 
 /// A secret of the peer with this number in the wrong place. It is never printed.
-pub(super) fn secrets(config: &Config, n: usize, peer: &Peer, found: &mut Vec<Finding>) {
+pub(super) fn secrets(config: &Config, n: usize, peer: &PeerSection, found: &mut Vec<Finding>) {
     let mut warn = |text: &str| {
         let called = peer
             .name
@@ -56,7 +56,7 @@ pub(super) fn secrets(config: &Config, n: usize, peer: &Peer, found: &mut Vec<Fi
 }
 
 /// An endpoint that an example has.
-pub(super) fn placeholder(config: &Config, peer: &Peer, found: &mut Vec<Finding>) {
+pub(super) fn placeholder(config: &Config, peer: &PeerSection, found: &mut Vec<Finding>) {
     let Some(endpoint) = &peer.endpoint else {
         return;
     };

@@ -4,7 +4,7 @@
 //! ```text
 //! [InterfaceSection]
 //! PrivateKey = …
-//! [Peer]
+//! [PeerSection]
 //! PublicKey = …
 //! PresharedKey = …
 //! ```
@@ -12,7 +12,7 @@
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
-use adit_ctl::config::{Config, Errors, InterfaceSection, Peer, Remark};
+use adit_ctl::config::{Config, Errors, InterfaceSection, PeerSection, Remark};
 use adit_proto::Allowance;
 use adit_proto::config::{DeviceStatus, PublicKey};
 
@@ -125,7 +125,7 @@ fn merge(config: &mut Config, keys: Config) -> (Kept, Vec<String>) {
             mistakes.push(format!("[Peer] number {n} has no PresharedKey"));
             continue;
         };
-        let only_keys = Peer {
+        let only_keys = PeerSection {
             public_key: peer.public_key,
             name: peer.name.clone(),
             preshared_key: Some(preshared_key.clone()),

@@ -1,4 +1,4 @@
-use adit_ctl::status::Peer;
+use adit_ctl::status::PeerJson;
 use adit_proto::config::{PublicKey, Secret};
 
 use super::*;
@@ -22,7 +22,7 @@ fn roster() -> Roster {
     let off = config::disable(&text, public(4)).expect("it is enabled");
     let config = Config::parse(&off, "wg0.conf").expect("a configuration");
     let running = |n: u8, last: u8, handshake, rx| {
-        let mut peer = Peer::default();
+        let mut peer = PeerJson::default();
         peer.public_key = key(n);
         peer.allowed_ips = vec![format!("10.0.0.{last}/32")];
         peer.latest_handshake = handshake;

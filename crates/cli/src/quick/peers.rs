@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::net::IpAddr;
 
-use adit_ctl::config::{self, Address, Config, Endpoint, Peer, Term};
+use adit_ctl::config::{self, Address, Config, Endpoint, PeerSection, Term};
 use adit_ctl::keys;
 use adit_ctl::uapi::{Client, ClientError};
 use adit_proto::Allowance;
@@ -167,7 +167,7 @@ impl Quick {
     /// Refuses what another peer has, in the file or in the interface.
     fn check_free(&self, change: &PeerChange, name: Option<&str>) -> Result<()> {
         let file = self.path.display();
-        let same = |peer: &Peer| peer.public_key == change.public_key;
+        let same = |peer: &PeerSection| peer.public_key == change.public_key;
         if self.config.peers.iter().any(same) {
             bail!(
                 Mistake,
@@ -383,8 +383,8 @@ impl Quick {
     }
 }
 
-/// A `[Peer]` section. Its name is where prometheus_wireguard_exporter and earlier versions of Adit
-/// look for it: below `[Peer]`.
+/// A `[PeerSection]` section. Its name is where prometheus_wireguard_exporter and earlier versions of Adit
+/// look for it: below `[PeerSection]`.
 fn section(
     change: &PeerChange,
     endpoint: Option<&Endpoint>,

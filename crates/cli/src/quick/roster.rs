@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use adit_ctl::config::{self, Config, Term};
 use adit_ctl::keys;
-use adit_ctl::status::{Allowance, InterfaceJson, Peer};
+use adit_ctl::status::{Allowance, InterfaceJson, PeerJson};
 use adit_proto::Access;
 use adit_proto::config::{AllowedIpChange, Cidr, PeerAllowance, PublicKey, Secret};
 use serde::Serialize;
@@ -53,7 +53,7 @@ pub(super) struct Entry {
     /// The allowed IPs of the interface or, if it has no such peer, of the file.
     pub(super) blocks: Vec<Cidr>,
     /// As the interface has it.
-    pub(super) running: Option<Peer>,
+    pub(super) running: Option<PeerJson>,
     /// The key is not a secret in the wrong place.
     can_show: bool,
 }

@@ -15,15 +15,15 @@ fn peer(n: u8, name: &str, allowed: &str) -> String {
     format!("[Peer]\n# Name = {name}\nPublicKey = {key}\nAllowedIPs = {allowed}\n\n")
 }
 
-fn running(n: u8, allowed: &[&str], handshake: Option<u64>) -> Peer {
-    let mut peer = Peer::default();
+fn running(n: u8, allowed: &[&str], handshake: Option<u64>) -> PeerJson {
+    let mut peer = PeerJson::default();
     peer.public_key = key(n);
     peer.allowed_ips = allowed.iter().map(|it| (*it).to_owned()).collect();
     peer.latest_handshake = handshake;
     peer
 }
 
-fn roster(text: &str, peers: Option<Vec<Peer>>) -> Roster {
+fn roster(text: &str, peers: Option<Vec<PeerJson>>) -> Roster {
     let config = Config::parse(text, "wg0.conf").expect("a configuration");
     let running = peers.map(|peers| {
         let mut interface = InterfaceJson::default();

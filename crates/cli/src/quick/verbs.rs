@@ -6,7 +6,7 @@
 //! 3. replace the file, change the interface; if that refuses, the file is as before;
 //! 4. say what was done, and the next step.
 
-use adit_ctl::config::{self, Config, Peer};
+use adit_ctl::config::{self, Config, PeerSection};
 use adit_ctl::status::InterfaceJson;
 use adit_proto::config::{AllowedIpChange, PeerChange, PublicKey};
 use serde::Serialize;
@@ -179,13 +179,13 @@ fn report(output: OutputArgs, name: &str, done: &str, peer: Shown, line: &str) -
 }
 
 /// A peer's sections.
-pub(super) fn of(peers: &[Peer], key: PublicKey) -> Vec<Peer> {
+pub(super) fn of(peers: &[PeerSection], key: PublicKey) -> Vec<PeerSection> {
     let own = peers.iter().filter(|peer| peer.public_key == key);
     own.cloned().collect()
 }
 
 /// Takes it out of the interface. Its allowed IPs are for the routes.
-pub(super) fn removal(key: PublicKey, sections: &[Peer]) -> PeerChange {
+pub(super) fn removal(key: PublicKey, sections: &[PeerSection]) -> PeerChange {
     let blocks = sections.iter().flat_map(|peer| &peer.allowed_ips);
     PeerChange {
         remove: true,
@@ -194,7 +194,7 @@ pub(super) fn removal(key: PublicKey, sections: &[Peer]) -> PeerChange {
     }
 }
 
-pub(super) fn change(peer: &Peer) -> PeerChange {
+pub(super) fn change(peer: &PeerSection) -> PeerChange {
     PeerChange {
         preshared_key: peer.preshared_key.clone(),
         endpoint: (peer.endpoint.as_ref()).and_then(config::Endpoint::numeric),

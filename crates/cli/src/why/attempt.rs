@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use adit_ctl::status::{self, Event, EventKind, InterfaceJson, Peer};
+use adit_ctl::status::{self, Event, EventKind, InterfaceJson, PeerJson};
 use adit_proto::limits::{REKEY_JITTER, REKEY_TIMEOUT};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -226,8 +226,8 @@ impl Attempt {
             let mut peers = status.peers.iter();
             peers.find(|peer| peer.public_key == key).cloned()
         };
-        let latest = |peer: Option<Peer>| peer?.latest_handshake;
-        let refused = |peer: Option<Peer>| {
+        let latest = |peer: Option<PeerJson>| peer?.latest_handshake;
+        let refused = |peer: Option<PeerJson>| {
             peer.and_then(|peer| peer.drops.get("wrong_source").copied())
                 .unwrap_or(0)
         };
@@ -256,7 +256,7 @@ fn until_begun(milliseconds: u64) -> Duration {
 }
 
 /// There is a session that packets may use, as far as that can be told without one.
-pub(super) fn is_fresh(peer: &Peer) -> bool {
+pub(super) fn is_fresh(peer: &PeerJson) -> bool {
     peer.latest_handshake
         .is_some_and(|at| at + FRESH >= show::now())
         && peer.unanswered.unwrap_or(0) == 0

@@ -2,12 +2,12 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use adit_ctl::status::{InterfaceJson, Peer};
+use adit_ctl::status::{InterfaceJson, PeerJson};
 use adit_proto::config::Cidr;
 
 use crate::networks::is_link_local;
 
-pub(super) fn blocks(peer: &Peer) -> impl Iterator<Item = Cidr> + '_ {
+pub(super) fn blocks(peer: &PeerJson) -> impl Iterator<Item = Cidr> + '_ {
     peer.allowed_ips.iter().filter_map(|text| {
         let (ip, len) = text.split_once('/')?;
         Cidr::new(ip.parse().ok()?, len.parse().ok()?)
@@ -35,8 +35,8 @@ pub(super) fn inhabitant(block: Option<Cidr>) -> Option<IpAddr> {
 }
 
 /// The peer that is sent what is for an address: that of the narrowest block.
-pub(super) fn owner(status: &InterfaceJson, to: IpAddr) -> Option<&Peer> {
-    let width = |peer: &Peer| {
+pub(super) fn owner(status: &InterfaceJson, to: IpAddr) -> Option<&PeerJson> {
+    let width = |peer: &PeerJson| {
         let holds = blocks(peer).filter(|block| block.contains(to));
         holds.map(|block| block.prefix_len()).max()
     };
@@ -48,7 +48,7 @@ pub(super) fn owner(status: &InterfaceJson, to: IpAddr) -> Option<&Peer> {
 }
 
 /// A block of another peer inside one of this peer's.
-pub(super) fn nested(status: &InterfaceJson, peer: &Peer) -> Option<(Cidr, Cidr, String)> {
+pub(super) fn nested(status: &InterfaceJson, peer: &PeerJson) -> Option<(Cidr, Cidr, String)> {
     let outer: Vec<Cidr> = blocks(peer)
         .filter(|block| block.prefix_len() > 0)
         .collect();

@@ -1,4 +1,4 @@
-use adit_ctl::status::{Failure, Peer};
+use adit_ctl::status::{Failure, PeerJson};
 use adit_netlink::RouteLookup;
 
 use super::*;
@@ -12,7 +12,7 @@ const OTHER: &str = "TrMvSoP4jYQlY6RIzBgbssQqY3vxI2Pi+y71lOWWXX0=";
 
 /// A peer that does not answer, at a host that says nothing.
 fn silent() -> Evidence {
-    let mut peer = Peer::default();
+    let mut peer = PeerJson::default();
     peer.public_key = KEY.into();
     peer.allowed_ips = vec!["10.0.0.2/32".into()];
     Evidence {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use adit_ctl::status::{Event, EventKind, InterfaceJson, Peer};
+use adit_ctl::status::{Event, EventKind, InterfaceJson, PeerJson};
 use adit_netlink::{Address, Link, Netlink, RouteLookup};
 use adit_proto::FailureReason;
 use adit_proto::config::Cidr;
@@ -75,7 +75,7 @@ pub(crate) struct Evidence {
     pub(crate) fwmark: u32,
     /// Addresses of the interface.
     pub(crate) addresses: Vec<IpAddr>,
-    pub(crate) peer: Peer,
+    pub(crate) peer: PeerJson,
     /// Before anything was tried.
     pub(crate) endpoint: Option<SocketAddr>,
     /// The way to it, or why there is none.
@@ -182,7 +182,7 @@ impl Host {
     pub(super) fn evidence(
         &self,
         status: &InterfaceJson,
-        peer: &Peer,
+        peer: &PeerJson,
         wanted: Option<IpAddr>,
     ) -> Evidence {
         let own = || {

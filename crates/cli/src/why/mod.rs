@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 
 use adit_ctl::config::{self, Config};
 use adit_ctl::keys;
-use adit_ctl::status::{InterfaceJson, Peer};
+use adit_ctl::status::{InterfaceJson, PeerJson};
 use adit_ctl::text::{printable_json, printable_lines};
 use adit_ctl::uapi::ClientError;
 use adit_netlink::Netlink;
@@ -138,9 +138,9 @@ fn absent(
 fn choose<'a>(
     status: &'a InterfaceJson,
     args: &WhyArgs,
-) -> std::result::Result<Vec<&'a Peer>, Finding> {
+) -> std::result::Result<Vec<&'a PeerJson>, Finding> {
     let name = &status.name;
-    let mut peers: Vec<&Peer> = status.peers.iter().collect();
+    let mut peers: Vec<&PeerJson> = status.peers.iter().collect();
     if let Some(words) = &args.peer {
         if status.public_key.as_ref() == Some(words) {
             let text = format!(
@@ -173,7 +173,7 @@ fn choose<'a>(
             )));
     }
     if peers.len() > MAX_PEERS {
-        let (troubled, others): (Vec<&Peer>, Vec<&Peer>) =
+        let (troubled, others): (Vec<&PeerJson>, Vec<&PeerJson>) =
             peers.into_iter().partition(|peer| !is_fresh(peer));
         peers = troubled.into_iter().chain(others).take(MAX_PEERS).collect();
     }

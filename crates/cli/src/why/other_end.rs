@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 
-use adit_ctl::status::{self, InterfaceJson, Peer};
+use adit_ctl::status::{self, InterfaceJson, PeerJson};
 
 use crate::show;
 use crate::why::blocks::blocks;
@@ -42,14 +42,14 @@ impl OtherEnd {
     /// That of a peer, among these.
     pub(crate) fn find(
         others: &[InterfaceJson],
-        peer: &Peer,
+        peer: &PeerJson,
         our_key: &str,
         our_addresses: &[IpAddr],
     ) -> Option<Self> {
         let mut others = others.iter();
         let other = others.find(|other| other.public_key.as_ref() == Some(&peer.public_key))?;
         let us = other.peers.iter().find(|peer| peer.public_key == our_key);
-        let is_refused = |us: &Peer, ip: IpAddr| !blocks(us).any(|block| block.contains(ip));
+        let is_refused = |us: &PeerJson, ip: IpAddr| !blocks(us).any(|block| block.contains(ip));
         Some(Self {
             interface: other.name.clone(),
             listen_port: other.listen_port,
@@ -70,17 +70,17 @@ mod tests {
 
     #[test]
     fn the_other_end_says_what_it_takes_from_us() {
-        let mut us = Peer::default();
+        let mut us = PeerJson::default();
         us.public_key = "ours".into();
         us.allowed_ips = vec!["10.0.0.0/24".into()];
         let mut other = InterfaceJson::default();
         other.name = "wg1".into();
         other.public_key = Some("theirs".into());
         other.peers = vec![us];
-        let mut peer = Peer::default();
+        let mut peer = PeerJson::default();
         peer.public_key = "theirs".into();
         let [good, bad] = ["10.0.0.2", "10.0.1.2"].map(|ip| ip.parse().unwrap());
-        let find = |peer: &Peer, key: &str| {
+        let find = |peer: &PeerJson, key: &str| {
             OtherEnd::find(std::slice::from_ref(&other), peer, key, &[good, bad])
         };
         let found = find(&peer, "ours").expect("the other end");

@@ -193,7 +193,7 @@ fn given(peers: &[u8]) -> Vec<Option<String>> {
 /// What runs after `adit up` of this file.
 fn device(text: &str) -> DeviceStatus {
     let config = Config::parse(text, "wg0.conf").expect("a configuration");
-    let peer = |peer: &super::Peer| {
+    let peer = |peer: &super::PeerSection| {
         let blocks = peer.allowed_ips.iter().map(|change| match change {
             AllowedIpChange::Add(block) | AllowedIpChange::Remove(block) => *block,
         });

@@ -1,7 +1,7 @@
 //! A disabled peer: its lines stay where they are, and each is a comment, which no tool looks at.
 //!
 //! ```text
-//! # disabled: [Peer]
+//! # disabled: [PeerSection]
 //! # disabled: # friendly_name = phone
 //! # disabled: PublicKey = …
 //! # disabled: AllowedIPs = 10.0.0.2/32

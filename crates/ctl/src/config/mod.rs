@@ -1,6 +1,6 @@
 //! wg-quick's configuration files.
 //!
-//! The format is that of wg(8) and wg-quick(8): sections `[InterfaceSection]` and `[Peer]`, and lines `Key
+//! The format is that of wg(8) and wg-quick(8): sections `[InterfaceSection]` and `[PeerSection]`, and lines `Key
 //! = value`. `#` starts a comment, except in a hook, which the shell reads. Sections and keys are
 //! read in any case, and spaces may stand wherever wg allows them. When a key stands twice, the
 //! last one counts, and a warning says so. Where those tools fail or guess, this parser says
@@ -33,7 +33,7 @@ use zeroize::Zeroizing;
 
 pub use crate::names::{Endpoint, check_name};
 pub use allowances::{Term, date_text, expires, limit, quota, rate_text, with_term};
-pub use model::{Address, Config, Errors, Forward, InterfaceSection, Peer, Remark, Table};
+pub use model::{Address, Config, Errors, Forward, InterfaceSection, PeerSection, Remark, Table};
 pub use names::clean as clean_name;
 pub use peers::{disable, enable, rename, with_keys, without_peer};
 pub use write::{save, strip, with_section};

@@ -18,9 +18,9 @@ pub struct Config {
     pub interface: InterfaceSection,
     /// In the order of the file. A public key may stand twice: the later section changes the
     /// earlier.
-    pub peers: Vec<Peer>,
+    pub peers: Vec<PeerSection>,
     /// Peers that [`disable`](crate::config::disable) made comments of, in the order of the file.
-    pub disabled: Vec<Peer>,
+    pub disabled: Vec<PeerSection>,
     /// Warnings: settings that are allowed but probably not meant.
     pub warnings: Vec<Remark>,
 }
@@ -51,7 +51,7 @@ impl Config {
     /// `endpoints[i]` is the resolved endpoint of `peers[i]`; a peer without one keeps the one it
     /// has.
     pub fn to_change(&self, endpoints: &[Option<SocketAddr>]) -> DeviceChange {
-        let peer = |(i, peer): (usize, &Peer)| PeerChange {
+        let peer = |(i, peer): (usize, &PeerSection)| PeerChange {
             preshared_key: peer.preshared_key.clone(),
             endpoint: endpoints.get(i).copied().flatten(),
             persistent_keepalive: peer.persistent_keepalive,
@@ -182,12 +182,12 @@ impl FromStr for Forward {
     }
 }
 
-/// A `[Peer]` section.
+/// A `[PeerSection]` section.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Peer {
+pub struct PeerSection {
     /// Names the peer.
     pub public_key: PublicKey,
-    /// What a comment beside `[Peer]` calls it, for people.
+    /// What a comment beside `[PeerSection]` calls it, for people.
     pub name: Option<String>,
     /// `None` if the file has none.
     pub preshared_key: Option<Secret>,

@@ -3,7 +3,7 @@
 //!
 //! | who | how |
 //! |---|---|
-//! | by hand | `# alice` above `[Peer]`, behind it or right below it |
+//! | by hand | `# alice` above `[PeerSection]`, behind it or right below it |
 //! | wg-easy | `# Client: alice (ID)` above |
 //! | wireguard-ui | `# Name: alice` in a block of such lines above |
 //! | angristan's wireguard-install | `### Client alice` above |

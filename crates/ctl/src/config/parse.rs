@@ -12,7 +12,7 @@ use super::names::{self, Said};
 use super::unknown::{quote, unknown};
 use super::values;
 use crate::config::keywords::{Line, Section, section, spelling};
-use crate::config::model::{Config, Errors, Peer, Remark};
+use crate::config::model::{Config, Errors, PeerSection, Remark};
 use crate::config::notes;
 
 /// Shell commands: a `#` in them is the shell's to judge.
@@ -39,7 +39,7 @@ struct Reader {
     section_line: usize,
     /// Lines of the keys of the present section.
     seen: HashMap<&'static str, usize>,
-    /// The present `[Peer]` has said which peer it is.
+    /// The present `[PeerSection]` has said which peer it is.
     has_key: bool,
     interface_line: usize,
     unknown_section: bool,
@@ -99,7 +99,7 @@ pub(super) fn parse(text: &str, file: &str) -> (Config, Errors) {
 }
 
 /// Peers that are disabled, without what cannot be understood of them.
-fn disabled(layout: &Layout<'_>) -> Vec<Peer> {
+fn disabled(layout: &Layout<'_>) -> Vec<PeerSection> {
     let sections = (0..).zip(&layout.sections);
     let read = |(at, block): (usize, &Block)| {
         let mut reader = Reader::default();
@@ -109,7 +109,7 @@ fn disabled(layout: &Layout<'_>) -> Vec<Peer> {
             }
         }
         let peer = reader.config.peers.pop().filter(|_| reader.has_key)?;
-        Some(Peer {
+        Some(PeerSection {
             name: block.name.clone(),
             allowance: allowances::of_section(layout, at).0,
             ..peer
@@ -202,7 +202,7 @@ impl Reader {
             }
             Some(Section::Peer) => {
                 self.lines.push(number);
-                self.config.peers.push(Peer {
+                self.config.peers.push(PeerSection {
                     public_key: PublicKey([0; 32]),
                     name: None,
                     preshared_key: None,

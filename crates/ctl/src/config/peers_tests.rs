@@ -20,8 +20,8 @@ fn parse(text: &str) -> Config {
 }
 
 /// The keys and names of peers.
-fn listed(peers: &[crate::config::Peer]) -> Vec<(PublicKey, Option<&str>)> {
-    let pair = |peer: &'_ crate::config::Peer| peer.public_key;
+fn listed(peers: &[crate::config::PeerSection]) -> Vec<(PublicKey, Option<&str>)> {
+    let pair = |peer: &'_ crate::config::PeerSection| peer.public_key;
     (peers.iter())
         .map(|peer| (pair(peer), peer.name.as_deref()))
         .collect()

@@ -113,7 +113,7 @@ documented! {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub engine: Option<Engine>,
         /// Its peers, in the order in which they were added.
-        pub peers: Vec<Peer>,
+        pub peers: Vec<PeerJson>,
     }
 
     /// The data path of one interface.
@@ -258,7 +258,7 @@ documented! {
 
     /// One peer.
     #[derive(Default)]
-    pub struct Peer {
+    pub struct PeerJson {
         /// Its public key, in base64.
         pub public_key: String,
         /// What people call it: from a comment in the wg-quick file that `adit up` or `adit sync`
@@ -414,7 +414,7 @@ pub fn fields() -> impl Iterator<Item = (String, &'static str)> {
         ("interfaces[].engine.waiting.", Waiting::FIELDS),
         ("interfaces[].engine.sent_trains.", Trains::FIELDS),
         ("interfaces[].engine.received_trains.", Trains::FIELDS),
-        ("interfaces[].peers[].", Peer::FIELDS),
+        ("interfaces[].peers[].", PeerJson::FIELDS),
         ("interfaces[].peers[].allowance.", Allowance::FIELDS),
         ("interfaces[].peers[].last_failure.", Failure::FIELDS),
         ("errors[].", NoAnswer::FIELDS),
@@ -438,7 +438,7 @@ impl Drop for InterfaceJson {
     }
 }
 
-impl Drop for Peer {
+impl Drop for PeerJson {
     fn drop(&mut self) {
         self.preshared_key.zeroize();
     }

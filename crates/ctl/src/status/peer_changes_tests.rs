@@ -7,7 +7,7 @@ use adit_proto::config::{Cidr, PeerHandshakes, PeerStatus, PublicKey, Secret};
 use adit_proto::{DropReason, FailureReason, HandshakeFailure, Liveness};
 use proptest::prelude::*;
 
-use super::super::{Events, Peer, Report, Server};
+use super::super::{Events, PeerJson, Report, Server};
 use super::*;
 
 fn named(number: u16) -> NamedPeer {
@@ -36,7 +36,7 @@ fn kept(peer: &PeerRef<'_>) -> String {
 /// What a fresh status says of all peers.
 fn picture(peers: &[NamedPeer]) -> Vec<String> {
     let fresh = |peer: &NamedPeer| {
-        let mut fresh = Peer::new(&peer.status, false);
+        let mut fresh = PeerJson::new(&peer.status, false);
         fresh.name.clone_from(&peer.name);
         fresh.clean();
         kept(&PeerRef::from(&fresh))

@@ -1,4 +1,4 @@
-//! A peer as the status socket tells it: the JSON of [`Peer`](super::Peer) without one. With
+//! A peer as the status socket tells it: the JSON of [`PeerJson`](super::PeerJson) without one. With
 //! thousands of peers, texts of their own for each would cost most of the time of an answer.
 
 use std::borrow::Borrow;

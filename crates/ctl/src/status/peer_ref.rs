@@ -7,13 +7,13 @@ use std::fmt;
 use serde::de::Visitor;
 use serde::{Deserialize, Deserializer};
 
-use super::{Allowance, Peer};
+use super::{Allowance, PeerJson};
 use crate::text::printable;
 
-/// The fields of a [`Peer`] that such programs show.
+/// The fields of a [`PeerJson`] that such programs show.
 #[derive(Debug, Deserialize)]
 pub struct PeerRef<'a> {
-    /// See [`Peer::public_key`], and so on.
+    /// See [`PeerJson::public_key`], and so on.
     #[serde(borrow)]
     pub public_key: Text<'a>,
     /// What people call it.
@@ -99,8 +99,8 @@ impl<'a> From<&'a String> for Text<'a> {
     }
 }
 
-impl<'a> From<&'a Peer> for PeerRef<'a> {
-    fn from(peer: &'a Peer) -> Self {
+impl<'a> From<&'a PeerJson> for PeerRef<'a> {
+    fn from(peer: &'a PeerJson) -> Self {
         let failure = peer.last_failure.as_ref();
         let drops = peer.drops.iter();
         Self {

@@ -5,7 +5,7 @@ use std::fmt::{self, Write};
 use std::time::Duration;
 
 use super::wg;
-use super::{Allowance, Engine, InterfaceJson, Peer, Waiting};
+use super::{Allowance, Engine, InterfaceJson, PeerJson, Waiting};
 use crate::config;
 
 /// Whether to colour the output.
@@ -119,7 +119,7 @@ impl Page {
 
     fn interface(&mut self, interface: &InterfaceJson, now: u64) -> fmt::Result {
         self.title_and_settings(interface)?;
-        let mut peers: Vec<&Peer> = interface.peers.iter().collect();
+        let mut peers: Vec<&PeerJson> = interface.peers.iter().collect();
         // As wg does: the peer with the latest handshake comes first.
         peers.sort_by_key(|peer| std::cmp::Reverse(peer.latest_handshake));
         for peer in peers {
@@ -265,7 +265,7 @@ impl Page {
         self.line(what, &counted.join(", "))
     }
 
-    fn peer(&mut self, peer: &Peer, now: u64) -> fmt::Result {
+    fn peer(&mut self, peer: &PeerJson, now: u64) -> fmt::Result {
         self.text.push('\n');
         self.title(YELLOW, "peer", &peer.public_key)?;
         if let Some(name) = &peer.name {
@@ -325,7 +325,7 @@ impl Page {
     }
 
     /// Lines about handshakes that fail, if any do.
-    fn handshakes(&mut self, peer: &Peer, now: u64) -> fmt::Result {
+    fn handshakes(&mut self, peer: &PeerJson, now: u64) -> fmt::Result {
         let ago = |page: &Self, at: u64| match now.saturating_sub(at) {
             0 => "now".to_owned(),
             seconds => format!("{} ago", page.duration(seconds)),

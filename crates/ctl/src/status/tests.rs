@@ -351,7 +351,7 @@ fn thousands_of_peers_are_told_in_pieces() {
         .unwrap();
     let mut all = interface();
     let whole = many().map(|peer| {
-        let mut of_status = Peer::new(&peer, false);
+        let mut of_status = PeerJson::new(&peer, false);
         of_status.name = name(&peer.public_key);
         of_status
     });
@@ -359,12 +359,12 @@ fn thousands_of_peers_are_told_in_pieces() {
     assert_eq!(fetch_in(&dir.0, "wg0").unwrap(), all);
 }
 
-/// What is told is the JSON of a [`Peer`], byte for byte.
+/// What is told is the JSON of a [`PeerJson`], byte for byte.
 #[test]
 fn a_peer_is_told_as_its_structure_says() {
     let mut status = device().peers.swap_remove(1);
     let json = |status: &PeerStatus, name: Option<&str>| {
-        let mut peer = Peer::new(status, false);
+        let mut peer = PeerJson::new(status, false);
         peer.name = name.map(str::to_owned);
         let expected = serde_json::to_string(&peer).unwrap();
         let (name, status) = (peer.name.clone(), status.clone());

@@ -2,7 +2,7 @@
 
 use adit_proto::config::{DeviceStatus, PeerAllowance, PeerStatus};
 
-use super::{Allowance, Failure, InterfaceJson, Peer};
+use super::{Allowance, Failure, InterfaceJson, PeerJson};
 use crate::keys;
 
 impl InterfaceJson {
@@ -17,7 +17,7 @@ impl InterfaceJson {
             fwmark: status.fwmark,
             engine: None,
             peers: (status.peers.iter())
-                .map(|peer| Peer::new(peer, reveal))
+                .map(|peer| PeerJson::new(peer, reveal))
                 .collect(),
         }
     }
@@ -38,7 +38,7 @@ impl Allowance {
     }
 }
 
-impl Peer {
+impl PeerJson {
     /// What the UAPI tells, and more where the peer is Adit's. `reveal` also puts the preshared key
     /// in.
     pub fn new(peer: &PeerStatus, reveal: bool) -> Self {

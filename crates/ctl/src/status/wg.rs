@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
 use zeroize::Zeroizing;
 
-use super::{InterfaceJson, Peer};
+use super::{InterfaceJson, PeerJson};
 
 /// A field that `wg show` prints of an interface by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,7 +97,7 @@ pub fn print_field(interface: &InterfaceJson, field: Field, all: bool) -> Zeroiz
 }
 
 fn write_field(out: &mut String, of: &InterfaceJson, field: Field, prefix: &str) -> fmt::Result {
-    let per_peer: fn(&mut String, &Peer) -> fmt::Result = match field {
+    let per_peer: fn(&mut String, &PeerJson) -> fmt::Result = match field {
         Field::PublicKey => return writeln!(out, "{prefix}{}", maybe(of.public_key.as_deref())),
         Field::PrivateKey => return writeln!(out, "{prefix}{}", maybe(of.private_key.as_deref())),
         Field::ListenPort => return writeln!(out, "{prefix}{}", of.listen_port),
@@ -116,7 +116,7 @@ fn write_field(out: &mut String, of: &InterfaceJson, field: Field, prefix: &str)
             writeln!(out, "{}\t{at}", peer.public_key)
         },
         Field::Transfer => |out, peer| {
-            let Peer {
+            let PeerJson {
                 transfer_rx,
                 transfer_tx,
                 ..
@@ -140,7 +140,7 @@ fn write_field(out: &mut String, of: &InterfaceJson, field: Field, prefix: &str)
                 let endpoint = EndpointOf(peer);
                 let (blocks, keepalive) = (Blocks(peer, ','), Keepalive(peer));
                 let at = peer.latest_handshake.unwrap_or(0);
-                let Peer {
+                let PeerJson {
                     public_key,
                     transfer_rx,
                     transfer_tx,
@@ -182,7 +182,7 @@ impl fmt::Display for Mark {
     }
 }
 
-struct Keepalive<'a>(&'a Peer);
+struct Keepalive<'a>(&'a PeerJson);
 
 impl fmt::Display for Keepalive<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -194,7 +194,7 @@ impl fmt::Display for Keepalive<'_> {
 }
 
 /// The endpoint of a peer as wg(8) writes it.
-pub(super) struct EndpointOf<'a>(pub(super) &'a Peer);
+pub(super) struct EndpointOf<'a>(pub(super) &'a PeerJson);
 
 impl fmt::Display for EndpointOf<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -226,7 +226,7 @@ impl fmt::Display for Scope {
     }
 }
 
-struct Blocks<'a>(&'a Peer, char);
+struct Blocks<'a>(&'a PeerJson, char);
 
 impl fmt::Display for Blocks<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -284,7 +284,7 @@ mod tests {
 
     #[test]
     fn a_peer_of_which_nothing_is_known_has_words_for_it() {
-        let (mut interface, mut peer) = (InterfaceJson::default(), Peer::default());
+        let (mut interface, mut peer) = (InterfaceJson::default(), PeerJson::default());
         "wg0".clone_into(&mut interface.name);
         "KEY".clone_into(&mut peer.public_key);
         interface.peers.push(peer);
