@@ -135,7 +135,7 @@ struct End {
 
 impl End {
     /// Its control socket answers with the counters of the data path.
-    fn engine(&self) -> Result<status::Engine, Failure> {
+    fn engine(&self) -> Result<status::EngineJson, Failure> {
         let mut interface = self.host.run(|| status::fetch(INTERFACE))?;
         Ok(interface.engine.take().ok_or("the status has no engine")?)
     }

@@ -1,8 +1,8 @@
 use std::collections::BTreeMap;
 
 use adit_ctl::status::{
-    Allowance, Batches, Device, Engine, Failure, InterfaceJson, NoAnswer, PeerJson, StatusReport,
-    Trains, Waiting,
+    Allowance, Batches, Device, EngineJson, Failure, InterfaceJson, NoAnswer, PeerJson,
+    StatusReport, Trains, Waiting,
 };
 use serde_json::Value;
 
@@ -44,7 +44,7 @@ fn full_document() -> StatusReport {
     let counters = |names: Vec<&str>| -> BTreeMap<String, u64> {
         names.into_iter().map(|name| (name.to_owned(), 1)).collect()
     };
-    let engine = Engine {
+    let engine = EngineJson {
         version: String::new(),
         aead: String::new(),
         shards: 1,

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use adit_ctl::status::{Batches, Engine, InterfaceJson, PeerRef, Trains, Waiting};
+use adit_ctl::status::{Batches, EngineJson, InterfaceJson, PeerRef, Trains, Waiting};
 
 use crate::cli::{self, MetricsArgs};
 use crate::failure::{Context, Result, say};
@@ -287,9 +287,9 @@ fn with_reason<'a>([before, after]: &[&'a str; 2], reason: &'a str) -> [&'a str;
     [before, after, ",reason=\"", reason, "\""]
 }
 
-type OfEngine = for<'a> fn(&'a Engine) -> &'a BTreeMap<String, u64>;
+type OfEngine = for<'a> fn(&'a EngineJson) -> &'a BTreeMap<String, u64>;
 
-type OfTrains = for<'a> fn(&'a Engine) -> Option<&'a Trains>;
+type OfTrains = for<'a> fn(&'a EngineJson) -> Option<&'a Trains>;
 
 /// Metrics of one number for each reason or result.
 const OF_ENGINES: [(&str, &str, &str, OfEngine); 5] = [
@@ -445,7 +445,7 @@ fn engines(page: &mut Page<'_>, interfaces: &[InterfaceJson]) {
         "counter",
         "CPU time of each thread of a process, which may serve several interfaces",
     );
-    let processes: BTreeMap<u32, &Engine> =
+    let processes: BTreeMap<u32, &EngineJson> =
         engines().map(|(_, engine)| (engine.pid, engine)).collect();
     for (pid, engine) in processes {
         let pid = pid.to_string();

@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 
-use adit_ctl::status::{Batches, Engine, Failure, InterfaceJson, PeerJson, Trains, Waiting};
+use adit_ctl::status::{Batches, EngineJson, Failure, InterfaceJson, PeerJson, Trains, Waiting};
 
 use super::page::push_number;
 use super::{Collected, Look};
@@ -24,7 +24,7 @@ fn interface() -> InterfaceJson {
     let mut interface = InterfaceJson::default();
     "wg0".clone_into(&mut interface.name);
     interface.peers.push(peer);
-    interface.engine = Some(Engine {
+    interface.engine = Some(EngineJson {
         version: "1".into(),
         aead: "ring".into(),
         pid: 17,
@@ -46,7 +46,7 @@ fn interface() -> InterfaceJson {
             staged_packets: 3,
             ..Waiting::default()
         }),
-        ..Engine::default()
+        ..EngineJson::default()
     });
     interface
 }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
 use std::time::{Duration, Instant};
 
-use adit_ctl::status::{Colour, Engine, InterfaceJson, PeerRef};
+use adit_ctl::status::{Colour, EngineJson, InterfaceJson, PeerRef};
 
 use crate::cli::{self, TopArgs};
 use crate::failure::{Context, Failure, Result, bail};
@@ -44,7 +44,7 @@ struct Shot {
 /// An interface at one time.
 struct Seen {
     name: String,
-    engine: Option<Engine>,
+    engine: Option<EngineJson>,
     up: usize,
     peers: usize,
     /// Bytes from and to all peers.

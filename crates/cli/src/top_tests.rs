@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 
-use adit_ctl::status::{Engine, InterfaceJson, PeerJson};
+use adit_ctl::status::{EngineJson, InterfaceJson, PeerJson};
 
 use super::*;
 
@@ -25,10 +25,10 @@ fn look(
     let mut interface = InterfaceJson::default();
     "wg0".clone_into(&mut interface.name);
     interface.peers = vec![peer("AAAA", "alice", rx), peer("BBBB", "bob", 2 * rx)];
-    interface.engine = Some(Engine {
+    interface.engine = Some(EngineJson {
         drops: BTreeMap::from([("no_route".into(), drops), ("replayed".into(), 0)]),
         cpu_milliseconds: BTreeMap::from([("adit-shard-0".into(), rx / 1000)]),
-        ..Engine::default()
+        ..EngineJson::default()
     });
     let mut make = looker.next(at);
     let peers = known.map(|known| {

@@ -139,7 +139,7 @@ pub(super) fn status(
     });
     let count = |threads| u32::try_from(threads).unwrap_or(u32::MAX);
     let mut status = status::InterfaceJson::new(name, &device, false);
-    status.engine = Some(status::Engine {
+    status.engine = Some(status::EngineJson {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         aead: report.aead.to_owned(),
         shards: count(report.shards),

@@ -12,7 +12,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use adit_ctl::status::{self, Engine, InterfaceJson, StatusReport};
+use adit_ctl::status::{self, EngineJson, InterfaceJson, StatusReport};
 use rustix::net::sockopt::set_socket_recv_buffer_size_force;
 
 use crate::harness::*;
@@ -264,7 +264,7 @@ impl Field {
         interface.unwrap_or_else(|| panic!("no interface: {shown}"))
     }
 
-    fn status(&self) -> Engine {
+    fn status(&self) -> EngineJson {
         self.interface().engine.clone().expect("it is Adit's")
     }
 
@@ -292,7 +292,7 @@ impl Field {
 }
 
 /// What the shards have done: milliseconds of a CPU, by name.
-fn shards(status: &Engine) -> Vec<(&str, u64)> {
+fn shards(status: &EngineJson) -> Vec<(&str, u64)> {
     let threads = status.cpu_milliseconds.iter();
     let shards = threads.filter(|(name, _)| name.starts_with("adit-shard"));
     shards
@@ -302,7 +302,7 @@ fn shards(status: &Engine) -> Vec<(&str, u64)> {
 
 /// Every shard has worked since then, or as many as a pipeline has use for: one for each batch of a
 /// direction.
-fn all_worked(cpus: usize, before: &Engine, now: &Engine) -> bool {
+fn all_worked(cpus: usize, before: &EngineJson, now: &EngineJson) -> bool {
     let busy = shards(now).into_iter().filter(|(name, spent)| {
         let before = before.cpu_milliseconds.get(*name);
         *spent > before.copied().unwrap_or_default()
@@ -312,7 +312,7 @@ fn all_worked(cpus: usize, before: &Engine, now: &Engine) -> bool {
 
 /// There are as many receive queues as shards, and data has arrived in all since then; of eight, two may have no
 /// peer, because some have moved.
-fn all_received(cpus: usize, before: &Engine, now: &Engine) -> bool {
+fn all_received(cpus: usize, before: &EngineJson, now: &EngineJson) -> bool {
     let of_lane = |lane: usize| before.lanes.get(lane).copied().unwrap_or_default();
     let lanes = now.lanes.iter().enumerate();
     lanes.len() == cpus
@@ -322,7 +322,7 @@ fn all_received(cpus: usize, before: &Engine, now: &Engine) -> bool {
             >= cpus.min(6)
 }
 
-type IsSpread = fn(usize, &Engine, &Engine) -> bool;
+type IsSpread = fn(usize, &EngineJson, &EngineJson) -> bool;
 
 fn forwards(cpus: usize) {
     if !Program::Adit.is_adit() {

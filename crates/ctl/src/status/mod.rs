@@ -111,14 +111,14 @@ documented! {
         pub fwmark: u32,
         /// What only Adit tells. Absent for other implementations.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        pub engine: Option<Engine>,
+        pub engine: Option<EngineJson>,
         /// Its peers, in the order in which they were added.
         pub peers: Vec<PeerJson>,
     }
 
     /// The data path of one interface.
     #[derive(Default)]
-    pub struct Engine {
+    pub struct EngineJson {
         /// Version of the program that runs the interface.
         pub version: String,
         /// Implementation of ChaCha20-Poly1305 that seals and opens packets: `avx512`, `avx2`,
@@ -370,7 +370,7 @@ impl Waiting {
     }
 }
 
-impl Engine {
+impl EngineJson {
     /// Its packet accounting, outbound and inbound. A counter that its program does not have is 0.
     pub fn packet_accounting(&self) -> [PacketAccounting; 2] {
         let waits = self.waiting.as_ref().map_or(0, |it| it.staged_packets);
@@ -407,7 +407,7 @@ pub fn fields() -> impl Iterator<Item = (String, &'static str)> {
     paths(&[
         ("", StatusReport::FIELDS),
         ("interfaces[].", InterfaceJson::FIELDS),
-        ("interfaces[].engine.", Engine::FIELDS),
+        ("interfaces[].engine.", EngineJson::FIELDS),
         ("interfaces[].engine.device.", Device::FIELDS),
         ("interfaces[].engine.outbound.", Batches::FIELDS),
         ("interfaces[].engine.inbound.", Batches::FIELDS),

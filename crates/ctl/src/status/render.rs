@@ -5,7 +5,7 @@ use std::fmt::{self, Write};
 use std::time::Duration;
 
 use super::wg;
-use super::{Allowance, Engine, InterfaceJson, PeerJson, Waiting};
+use super::{Allowance, EngineJson, InterfaceJson, PeerJson, Waiting};
 use crate::config;
 
 /// Whether to colour the output.
@@ -199,7 +199,7 @@ impl Page {
     }
 
     /// How full batches and trains are, who took them, and what waits.
-    fn load(&mut self, engine: &Engine) -> fmt::Result {
+    fn load(&mut self, engine: &EngineJson) -> fmt::Result {
         let (outbound, inbound) = (&engine.outbound, &engine.inbound);
         for (what, batches, contents, trains) in [
             ("outbound", outbound, "frames", &engine.sent_trains),

@@ -53,7 +53,7 @@ fn interface() -> InterfaceJson {
             .map(|(name, count)| ((*name).to_owned(), *count))
             .collect()
     };
-    interface.engine = Some(Engine {
+    interface.engine = Some(EngineJson {
         version: "0.1.0".into(),
         aead: "avx512".into(),
         shards: 1,

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use adit_ctl::status::{self, Engine};
+use adit_ctl::status::{self, EngineJson};
 
 /// What is under way arrives within this time, on a busy machine, too.
 const LIMIT: Duration = Duration::from_secs(20);
@@ -66,7 +66,7 @@ fn is_stopped(proc: &std::path::Path) -> bool {
 }
 
 /// Packet accounting that does not balance.
-pub fn of_engine(engine: &Engine) -> Option<String> {
+pub fn of_engine(engine: &EngineJson) -> Option<String> {
     let accounting = engine.packet_accounting();
     let balance = accounting
         .iter()
