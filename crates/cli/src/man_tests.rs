@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 
 use adit_ctl::status::{
-    Allowance, Batches, Device, EngineJson, Failure, InterfaceJson, NoAnswer, PeerJson,
+    Allowance, Batches, DeviceJson, EngineJson, Failure, InterfaceJson, NoAnswer, PeerJson,
     StatusReport, Trains, Waiting,
 };
 use serde_json::Value;
@@ -50,7 +50,7 @@ fn full_document() -> StatusReport {
         shards: 1,
         max_shards: Some(1),
         pid: 1,
-        device: Some(Device::default()),
+        device: Some(DeviceJson::default()),
         ended: vec![String::new()],
         started: 1,
         cpu_milliseconds: BTreeMap::new(),

@@ -192,9 +192,9 @@ pub(super) fn status(
 }
 
 /// Where the device of an interface is.
-fn device(tun: &Weak<Tun>) -> Option<status::Device> {
+fn device(tun: &Weak<Tun>) -> Option<status::DeviceJson> {
     let place = tun.upgrade()?.place().ok()?;
-    Some(status::Device {
+    Some(status::DeviceJson {
         namespace: place.netns.1,
         index: place.link?.index,
     })

@@ -135,7 +135,7 @@ documented! {
         pub pid: u32,
         /// Where the device is. Absent where the kernel does not tell (before Linux 5.2).
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        pub device: Option<Device>,
+        pub device: Option<DeviceJson>,
         /// When the process began to serve the interface: seconds since the Unix epoch. The
         /// counters count from then on.
         #[serde(default)]
@@ -215,7 +215,7 @@ documented! {
 
     /// Where a device is.
     #[derive(Default)]
-    pub struct Device {
+    pub struct DeviceJson {
         /// Inode of its network namespace, as `readlink /proc/PID/ns/net` tells.
         pub namespace: u64,
         /// Its index there.
@@ -350,7 +350,7 @@ documented! {
     }
 }
 
-impl Device {
+impl DeviceJson {
     /// Whether it is the device of this index in the network namespace of this process.
     pub fn is_here(&self, index: u32) -> bool {
         let own = std::fs::metadata("/proc/self/ns/net");
@@ -408,7 +408,7 @@ pub fn fields() -> impl Iterator<Item = (String, &'static str)> {
         ("", StatusReport::FIELDS),
         ("interfaces[].", InterfaceJson::FIELDS),
         ("interfaces[].engine.", EngineJson::FIELDS),
-        ("interfaces[].engine.device.", Device::FIELDS),
+        ("interfaces[].engine.device.", DeviceJson::FIELDS),
         ("interfaces[].engine.outbound.", Batches::FIELDS),
         ("interfaces[].engine.inbound.", Batches::FIELDS),
         ("interfaces[].engine.waiting.", Waiting::FIELDS),
