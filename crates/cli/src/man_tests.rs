@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 
 use adit_ctl::status::{
-    Allowance, Batches, DeviceJson, EngineJson, Failure, InterfaceJson, NoAnswer, PeerJson,
+    Allowance, BatchesJson, DeviceJson, EngineJson, Failure, InterfaceJson, NoAnswer, PeerJson,
     StatusReport, Trains, Waiting,
 };
 use serde_json::Value;
@@ -72,8 +72,8 @@ fn full_document() -> StatusReport {
                 .collect(),
         ),
         policy: some(),
-        outbound: Some(Batches::default()),
-        inbound: Some(Batches::default()),
+        outbound: Some(BatchesJson::default()),
+        inbound: Some(BatchesJson::default()),
         lanes: vec![1, 1],
         lane_loads: vec![1, 1],
         sent_trains: Some(Trains::default()),

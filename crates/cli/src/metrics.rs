@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use adit_ctl::status::{Batches, EngineJson, InterfaceJson, PeerRef, Trains, Waiting};
+use adit_ctl::status::{BatchesJson, EngineJson, InterfaceJson, PeerRef, Trains, Waiting};
 
 use crate::cli::{self, MetricsArgs};
 use crate::failure::{Context, Result, say};
@@ -325,7 +325,7 @@ const OF_ENGINES: [(&str, &str, &str, OfEngine); 5] = [
     ),
 ];
 
-type OfBatches = fn(&Batches) -> u64;
+type OfBatches = fn(&BatchesJson) -> u64;
 
 /// Metrics of one number for each direction.
 const OF_BATCHES: [(&str, &str, OfBatches); 3] = [

@@ -1,6 +1,8 @@
 use std::collections::BTreeMap;
 
-use adit_ctl::status::{Batches, EngineJson, Failure, InterfaceJson, PeerJson, Trains, Waiting};
+use adit_ctl::status::{
+    BatchesJson, EngineJson, Failure, InterfaceJson, PeerJson, Trains, Waiting,
+};
 
 use super::page::push_number;
 use super::{Collected, Look};
@@ -36,7 +38,7 @@ fn interface() -> InterfaceJson {
             counts: vec![5, 0, 1],
             datagrams: 12,
         }),
-        inbound: Some(Batches {
+        inbound: Some(BatchesJson {
             batches: 3,
             contents: 30,
             helped: 1,

@@ -200,8 +200,8 @@ fn device(tun: &Weak<Tun>) -> Option<status::DeviceJson> {
     })
 }
 
-fn batches(counters: BatchCounters) -> status::Batches {
-    status::Batches {
+fn batches(counters: BatchCounters) -> status::BatchesJson {
+    status::BatchesJson {
         batches: counters.batches,
         contents: counters.contents,
         helped: counters.helped,

@@ -189,10 +189,10 @@ documented! {
         pub policy: Option<String>,
         /// Batches of frames that threads took from the TUN.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        pub outbound: Option<Batches>,
+        pub outbound: Option<BatchesJson>,
         /// Batches of data messages that threads took from the sockets.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        pub inbound: Option<Batches>,
+        pub inbound: Option<BatchesJson>,
         /// Data messages by receive queue. An interface with several peers, whose shard has had help, has
         /// further sockets on its port: each is a receive queue, and a peer is in one. Empty while there is
         /// one receive queue.
@@ -224,7 +224,7 @@ documented! {
 
     /// Batches of one direction.
     #[derive(Default)]
-    pub struct Batches {
+    pub struct BatchesJson {
         /// Batches that were not empty.
         pub batches: u64,
         /// Frames or data messages in them.
@@ -409,8 +409,8 @@ pub fn fields() -> impl Iterator<Item = (String, &'static str)> {
         ("interfaces[].", InterfaceJson::FIELDS),
         ("interfaces[].engine.", EngineJson::FIELDS),
         ("interfaces[].engine.device.", DeviceJson::FIELDS),
-        ("interfaces[].engine.outbound.", Batches::FIELDS),
-        ("interfaces[].engine.inbound.", Batches::FIELDS),
+        ("interfaces[].engine.outbound.", BatchesJson::FIELDS),
+        ("interfaces[].engine.inbound.", BatchesJson::FIELDS),
         ("interfaces[].engine.waiting.", Waiting::FIELDS),
         ("interfaces[].engine.sent_trains.", Trains::FIELDS),
         ("interfaces[].engine.received_trains.", Trains::FIELDS),

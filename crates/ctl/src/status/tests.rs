@@ -77,12 +77,12 @@ fn interface() -> InterfaceJson {
         icmp_errors: named(&[("port_unreachable", 4), ("too_big", 0)]),
         handshakes: named(&[("bad_mac1", 2)]),
         policy: Some("auto".into()),
-        outbound: Some(Batches {
+        outbound: Some(BatchesJson {
             batches: 4,
             contents: 10,
             helped: 1,
         }),
-        inbound: Some(Batches::default()),
+        inbound: Some(BatchesJson::default()),
         lanes: vec![3, 4],
         lane_loads: vec![600, 201],
         sent_trains: Some(Trains {
