@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 
 use adit_ctl::status::{
     Allowance, BatchesJson, DeviceJson, EngineJson, Failure, InterfaceJson, NoAnswer, PeerJson,
-    StatusReport, Trains, Waiting,
+    StatusReport, Trains, WaitingJson,
 };
 use serde_json::Value;
 
@@ -78,7 +78,7 @@ fn full_document() -> StatusReport {
         lane_loads: vec![1, 1],
         sent_trains: Some(Trains::default()),
         received_trains: Some(Trains::default()),
-        waiting: Some(Waiting::default()),
+        waiting: Some(WaitingJson::default()),
     };
     let peer = PeerJson {
         public_key: String::new(),

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use adit_ctl::status::{BatchesJson, EngineJson, InterfaceJson, PeerRef, Trains, Waiting};
+use adit_ctl::status::{BatchesJson, EngineJson, InterfaceJson, PeerRef, Trains, WaitingJson};
 
 use crate::cli::{self, MetricsArgs};
 use crate::failure::{Context, Result, say};
@@ -398,7 +398,7 @@ fn engines(page: &mut Page<'_>, interfaces: &[InterfaceJson]) {
         "What waits for a handshake, a session or a socket, by what it is",
     );
     for (interface, engine) in engines() {
-        for (what, count) in engine.waiting.iter().flat_map(Waiting::named) {
+        for (what, count) in engine.waiting.iter().flat_map(WaitingJson::named) {
             metric.line(&[("interface", &interface.name), ("what", what)], count);
         }
     }

@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 
 use adit_ctl::status::{
-    BatchesJson, EngineJson, Failure, InterfaceJson, PeerJson, Trains, Waiting,
+    BatchesJson, EngineJson, Failure, InterfaceJson, PeerJson, Trains, WaitingJson,
 };
 
 use super::page::push_number;
@@ -43,10 +43,10 @@ fn interface() -> InterfaceJson {
             contents: 30,
             helped: 1,
         }),
-        waiting: Some(Waiting {
+        waiting: Some(WaitingJson {
             staged_frames: 2,
             staged_packets: 3,
-            ..Waiting::default()
+            ..WaitingJson::default()
         }),
         ..EngineJson::default()
     });

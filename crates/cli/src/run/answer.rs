@@ -178,7 +178,7 @@ pub(super) fn status(
         lane_loads: report.rx_queue_loads,
         sent_trains: Some(trains(report.sent_trains)),
         received_trains: Some(trains(report.received_trains)),
-        waiting: Some(status::Waiting {
+        waiting: Some(status::WaitingJson {
             handshake_messages: report.waiting.handshake_messages,
             sealed_trains: report.waiting.sealed_trains,
             staged_frames: report.waiting.staged_frames,

@@ -210,7 +210,7 @@ documented! {
         pub received_trains: Option<Trains>,
         /// What waits at this moment.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        pub waiting: Option<Waiting>,
+        pub waiting: Option<WaitingJson>,
     }
 
     /// Where a device is.
@@ -235,7 +235,7 @@ documented! {
 
     /// What waits inside Adit.
     #[derive(Default)]
-    pub struct Waiting {
+    pub struct WaitingJson {
         /// Handshake messages, for the control thread.
         pub handshake_messages: u64,
         /// Sealed trains, for a full socket.
@@ -358,7 +358,7 @@ impl DeviceJson {
     }
 }
 
-impl Waiting {
+impl WaitingJson {
     /// Each number with its name.
     pub fn named(&self) -> [(&'static str, u64); 4] {
         [
@@ -411,7 +411,7 @@ pub fn fields() -> impl Iterator<Item = (String, &'static str)> {
         ("interfaces[].engine.device.", DeviceJson::FIELDS),
         ("interfaces[].engine.outbound.", BatchesJson::FIELDS),
         ("interfaces[].engine.inbound.", BatchesJson::FIELDS),
-        ("interfaces[].engine.waiting.", Waiting::FIELDS),
+        ("interfaces[].engine.waiting.", WaitingJson::FIELDS),
         ("interfaces[].engine.sent_trains.", Trains::FIELDS),
         ("interfaces[].engine.received_trains.", Trains::FIELDS),
         ("interfaces[].peers[].", PeerJson::FIELDS),

@@ -5,7 +5,7 @@ use std::fmt::{self, Write};
 use std::time::Duration;
 
 use super::wg;
-use super::{Allowance, EngineJson, InterfaceJson, PeerJson, Waiting};
+use super::{Allowance, EngineJson, InterfaceJson, PeerJson, WaitingJson};
 use crate::config;
 
 /// Whether to colour the output.
@@ -233,7 +233,7 @@ impl Page {
             let parts: Vec<String> = engine.lane_loads.iter().map(part).collect();
             self.line("load by receive queue", &parts.join(", "))?;
         }
-        let waiting = engine.waiting.iter().flat_map(Waiting::named);
+        let waiting = engine.waiting.iter().flat_map(WaitingJson::named);
         let waiting = waiting.map(|(name, count)| (name.to_owned(), count));
         self.counters("waiting", &waiting.collect())
     }

@@ -90,9 +90,9 @@ fn interface() -> InterfaceJson {
             datagrams: 9,
         }),
         received_trains: None,
-        waiting: Some(Waiting {
+        waiting: Some(WaitingJson {
             sealed_trains: 5,
-            ..Waiting::default()
+            ..WaitingJson::default()
         }),
     });
     interface
