@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 
 use adit_ctl::status::{
     Allowance, BatchesJson, DeviceJson, EngineJson, Failure, InterfaceJson, NoAnswer, PeerJson,
-    StatusReport, Trains, WaitingJson,
+    StatusReport, TrainsJson, WaitingJson,
 };
 use serde_json::Value;
 
@@ -76,8 +76,8 @@ fn full_document() -> StatusReport {
         inbound: Some(BatchesJson::default()),
         lanes: vec![1, 1],
         lane_loads: vec![1, 1],
-        sent_trains: Some(Trains::default()),
-        received_trains: Some(Trains::default()),
+        sent_trains: Some(TrainsJson::default()),
+        received_trains: Some(TrainsJson::default()),
         waiting: Some(WaitingJson::default()),
     };
     let peer = PeerJson {

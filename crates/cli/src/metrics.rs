@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use adit_ctl::status::{BatchesJson, EngineJson, InterfaceJson, PeerRef, Trains, WaitingJson};
+use adit_ctl::status::{BatchesJson, EngineJson, InterfaceJson, PeerRef, TrainsJson, WaitingJson};
 
 use crate::cli::{self, MetricsArgs};
 use crate::failure::{Context, Result, say};
@@ -289,7 +289,7 @@ fn with_reason<'a>([before, after]: &[&'a str; 2], reason: &'a str) -> [&'a str;
 
 type OfEngine = for<'a> fn(&'a EngineJson) -> &'a BTreeMap<String, u64>;
 
-type OfTrains = for<'a> fn(&'a EngineJson) -> Option<&'a Trains>;
+type OfTrains = for<'a> fn(&'a EngineJson) -> Option<&'a TrainsJson>;
 
 /// Metrics of one number for each reason or result.
 const OF_ENGINES: [(&str, &str, &str, OfEngine); 5] = [

@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 
 use adit_ctl::status::{
-    BatchesJson, EngineJson, Failure, InterfaceJson, PeerJson, Trains, WaitingJson,
+    BatchesJson, EngineJson, Failure, InterfaceJson, PeerJson, TrainsJson, WaitingJson,
 };
 
 use super::page::push_number;
@@ -34,7 +34,7 @@ fn interface() -> InterfaceJson {
         drops: BTreeMap::from([("no_route".into(), 4)]),
         offloads: BTreeMap::from([("udp-gso".into(), false)]),
         cpu_milliseconds: BTreeMap::from([("adit-ctl".into(), 1_050)]),
-        sent_trains: Some(Trains {
+        sent_trains: Some(TrainsJson {
             counts: vec![5, 0, 1],
             datagrams: 12,
         }),
@@ -110,7 +110,7 @@ fn counts_that_no_process_can_have_are_told() {
     let mut interface = interface();
     for lengths in [2, 64, 65, 1000] {
         let counts = vec![u64::MAX; lengths];
-        interface.engine.as_mut().expect("one").sent_trains = Some(Trains {
+        interface.engine.as_mut().expect("one").sent_trains = Some(TrainsJson {
             counts,
             datagrams: u64::MAX,
         });

@@ -3,7 +3,7 @@
 use std::fmt::{self, Write};
 use std::io;
 
-use adit_ctl::status::Trains;
+use adit_ctl::status::TrainsJson;
 
 use crate::metrics::http::Put;
 
@@ -80,7 +80,7 @@ impl<'p, 'a> Metric<'p, 'a> {
     }
 
     /// The lines of a histogram. Its lengths double, and the last has no bound.
-    pub(super) fn histogram(&mut self, interface: &str, trains: &Trains) {
+    pub(super) fn histogram(&mut self, interface: &str, trains: &TrainsJson) {
         let mut count = 0_u64;
         for (exponent, of_length) in (0_u32..).zip(&trains.counts) {
             // Another process tells how many there are.

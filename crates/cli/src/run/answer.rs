@@ -208,8 +208,8 @@ fn batches(counters: BatchCounters) -> status::BatchesJson {
     }
 }
 
-fn trains(counters: TrainCounters) -> status::Trains {
-    status::Trains {
+fn trains(counters: TrainCounters) -> status::TrainsJson {
+    status::TrainsJson {
         counts: counters.counts.to_vec(),
         datagrams: counters.datagrams,
     }

@@ -204,10 +204,10 @@ documented! {
         pub lane_loads: Vec<u64>,
         /// Trains that were given to the kernel: datagrams for one peer, in one send.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        pub sent_trains: Option<Trains>,
+        pub sent_trains: Option<TrainsJson>,
         /// Trains that the kernel gave: datagrams from one peer, which it had merged.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        pub received_trains: Option<Trains>,
+        pub received_trains: Option<TrainsJson>,
         /// What waits at this moment.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub waiting: Option<WaitingJson>,
@@ -249,7 +249,7 @@ documented! {
 
     /// Trains by how many datagrams they have.
     #[derive(Default)]
-    pub struct Trains {
+    pub struct TrainsJson {
         /// Trains of one datagram, of up to 2, 4, 8, 16, 32 and 64, and of more.
         pub counts: Vec<u64>,
         /// Datagrams in all of them.
@@ -412,8 +412,8 @@ pub fn fields() -> impl Iterator<Item = (String, &'static str)> {
         ("interfaces[].engine.outbound.", BatchesJson::FIELDS),
         ("interfaces[].engine.inbound.", BatchesJson::FIELDS),
         ("interfaces[].engine.waiting.", WaitingJson::FIELDS),
-        ("interfaces[].engine.sent_trains.", Trains::FIELDS),
-        ("interfaces[].engine.received_trains.", Trains::FIELDS),
+        ("interfaces[].engine.sent_trains.", TrainsJson::FIELDS),
+        ("interfaces[].engine.received_trains.", TrainsJson::FIELDS),
         ("interfaces[].peers[].", PeerJson::FIELDS),
         ("interfaces[].peers[].allowance.", Allowance::FIELDS),
         ("interfaces[].peers[].last_failure.", Failure::FIELDS),

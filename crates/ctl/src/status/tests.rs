@@ -85,7 +85,7 @@ fn interface() -> InterfaceJson {
         inbound: Some(BatchesJson::default()),
         lanes: vec![3, 4],
         lane_loads: vec![600, 201],
-        sent_trains: Some(Trains {
+        sent_trains: Some(TrainsJson {
             counts: vec![1, 0, 2],
             datagrams: 9,
         }),
