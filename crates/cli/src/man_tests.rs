@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 
 use adit_ctl::status::{
-    Allowance, BatchesJson, DeviceJson, EngineJson, Failure, InterfaceJson, NoAnswer, PeerJson,
+    Allowance, BatchesJson, DeviceJson, EngineJson, FailureJson, InterfaceJson, NoAnswer, PeerJson,
     StatusReport, TrainsJson, WaitingJson,
 };
 use serde_json::Value;
@@ -86,7 +86,7 @@ fn full_document() -> StatusReport {
         state: some(),
         last_attempt: Some(1),
         unanswered: Some(1),
-        last_failure: Some(Failure {
+        last_failure: Some(FailureJson {
             at: 1,
             reason: String::new(),
         }),

@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 
 use adit_ctl::status::{
-    BatchesJson, EngineJson, Failure, InterfaceJson, PeerJson, TrainsJson, WaitingJson,
+    BatchesJson, EngineJson, FailureJson, InterfaceJson, PeerJson, TrainsJson, WaitingJson,
 };
 
 use super::page::push_number;
@@ -18,7 +18,7 @@ fn interface() -> InterfaceJson {
     peer.transfer_rx = 7;
     peer.transfer_tx = 8;
     peer.state = Some("up".into());
-    peer.last_failure = Some(Failure {
+    peer.last_failure = Some(FailureJson {
         at: 900,
         reason: "no_answer".into(),
     });

@@ -116,7 +116,7 @@ fn rows_have_an_order_and_rates() {
 fn a_failure_before_the_latest_handshake_is_history() {
     let mut interface = interface();
     let failure = |at| {
-        Some(adit_ctl::status::Failure {
+        Some(adit_ctl::status::FailureJson {
             at,
             reason: "no_answer".into(),
         })

@@ -1,4 +1,4 @@
-use adit_ctl::status::{Failure, PeerJson};
+use adit_ctl::status::{FailureJson, PeerJson};
 use adit_netlink::RouteLookup;
 
 use super::*;
@@ -72,7 +72,7 @@ fn a_failure_of_now_counts_and_one_of_the_past_does_not() {
         ("replayed_timestamp", 500, Cause::NoAnswer),
     ] {
         let mut seen = silent();
-        seen.peer.last_failure = Some(Failure {
+        seen.peer.last_failure = Some(FailureJson {
             at: seen.since - ago,
             reason: reason.into(),
         });

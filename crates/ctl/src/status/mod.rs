@@ -290,7 +290,7 @@ documented! {
         pub unanswered: Option<u32>,
         /// The last handshake with it that failed. Absent if none has.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        pub last_failure: Option<Failure>,
+        pub last_failure: Option<FailureJson>,
         /// Microseconds from our last initiation that it answered to the answer.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub handshake_microseconds: Option<u64>,
@@ -342,7 +342,7 @@ documented! {
     }
 
     /// A handshake that failed.
-    pub struct Failure {
+    pub struct FailureJson {
         /// When: seconds since the Unix epoch.
         pub at: u64,
         /// Why: see FAILURES.
@@ -416,7 +416,7 @@ pub fn fields() -> impl Iterator<Item = (String, &'static str)> {
         ("interfaces[].engine.received_trains.", TrainsJson::FIELDS),
         ("interfaces[].peers[].", PeerJson::FIELDS),
         ("interfaces[].peers[].allowance.", Allowance::FIELDS),
-        ("interfaces[].peers[].last_failure.", Failure::FIELDS),
+        ("interfaces[].peers[].last_failure.", FailureJson::FIELDS),
         ("errors[].", NoAnswer::FIELDS),
     ])
 }

@@ -47,7 +47,7 @@ pub struct PeerRef<'a> {
     pub drops: BTreeMap<Text<'a>, u64>,
 }
 
-/// A [`Failure`](super::Failure).
+/// A [`FailureJson`](super::FailureJson).
 #[derive(Debug, Deserialize)]
 pub struct FailureRef<'a> {
     /// Seconds since the Unix epoch.

@@ -255,7 +255,7 @@ fn all_that_a_status_says_can_be_printed() {
     let mut interface = interface();
     interface.peers[1].name = Some("alice".into());
     interface.peers[1].state = Some("up".into());
-    interface.peers[1].last_failure = Some(Failure {
+    interface.peers[1].last_failure = Some(FailureJson {
         at: 7,
         reason: "no_answer".into(),
     });

@@ -2,7 +2,7 @@
 
 use adit_proto::config::{DeviceStatus, PeerAllowance, PeerStatus};
 
-use super::{Allowance, Failure, InterfaceJson, PeerJson};
+use super::{Allowance, FailureJson, InterfaceJson, PeerJson};
 use crate::keys;
 
 impl InterfaceJson {
@@ -68,7 +68,7 @@ impl PeerJson {
             unanswered: peer.handshakes.map(|handshakes| handshakes.unanswered),
             last_failure: (peer.handshakes)
                 .and_then(|handshakes| handshakes.last_failure)
-                .map(|failure| Failure {
+                .map(|failure| FailureJson {
                     at: failure.at.as_secs(),
                     reason: failure.reason.name().to_owned(),
                 }),
