@@ -1,8 +1,8 @@
 use std::collections::BTreeMap;
 
 use adit_ctl::status::{
-    Allowance, BatchesJson, DeviceJson, EngineJson, FailureJson, InterfaceJson, NoAnswer, PeerJson,
-    StatusReport, TrainsJson, WaitingJson,
+    AllowanceJson, BatchesJson, DeviceJson, EngineJson, FailureJson, InterfaceJson, NoAnswer,
+    PeerJson, StatusReport, TrainsJson, WaitingJson,
 };
 use serde_json::Value;
 
@@ -92,7 +92,7 @@ fn full_document() -> StatusReport {
         }),
         handshake_microseconds: Some(1),
         path_mtu: Some(1),
-        allowance: Some(Allowance {
+        allowance: Some(AllowanceJson {
             to_peer_bits: Some(1),
             from_peer_bits: Some(1),
             quota_bytes: Some(1),

@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use adit_ctl::config::{self, Config};
-use adit_ctl::status::{Allowance, InterfaceJson};
+use adit_ctl::status::{AllowanceJson, InterfaceJson};
 use adit_ctl::text::{printable_json, printable_lines};
 use serde::Serialize;
 
@@ -119,7 +119,7 @@ pub(super) struct Shown {
     #[serde(skip_serializing_if = "Option::is_none")]
     transfer_tx: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    allowance: Option<Allowance>,
+    allowance: Option<AllowanceJson>,
     #[serde(skip_serializing_if = "Option::is_none")]
     note: Option<String>,
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use adit_ctl::config::{self, Config, Term};
 use adit_ctl::keys;
-use adit_ctl::status::{Allowance, InterfaceJson, PeerJson};
+use adit_ctl::status::{AllowanceJson, InterfaceJson, PeerJson};
 use adit_proto::Access;
 use adit_proto::config::{AllowedIpChange, Cidr, PeerAllowance, PublicKey, Secret};
 use serde::Serialize;
@@ -49,7 +49,7 @@ pub(super) struct Entry {
     /// Whether the file has it as a comment.
     pub(super) is_disabled: bool,
     /// What it may do, as the interface heeds it or else as the file says it.
-    pub(super) allowance: Option<Allowance>,
+    pub(super) allowance: Option<AllowanceJson>,
     /// The allowed IPs of the interface or, if it has no such peer, of the file.
     pub(super) blocks: Vec<Cidr>,
     /// As the interface has it.
@@ -384,7 +384,7 @@ impl Entry {
 }
 
 /// What a file lets a peer do.
-fn of_file(of: &adit_proto::Allowance) -> Option<Allowance> {
+fn of_file(of: &adit_proto::Allowance) -> Option<AllowanceJson> {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let is_over = of.expires.is_some_and(|at| at <= now.unwrap_or_default());
     let access = if is_over {
@@ -393,7 +393,7 @@ fn of_file(of: &adit_proto::Allowance) -> Option<Allowance> {
         Access::Open
     };
     (*of != adit_proto::Allowance::default()).then(|| {
-        Allowance::of(&PeerAllowance {
+        AllowanceJson::of(&PeerAllowance {
             allowance: *of,
             used: 0,
             access,

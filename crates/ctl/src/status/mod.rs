@@ -306,7 +306,7 @@ documented! {
         pub lane: Option<u8>,
         /// What it may do. Absent for a peer that may do everything.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        pub allowance: Option<Allowance>,
+        pub allowance: Option<AllowanceJson>,
         /// Bytes of UDP payload received and found authentic, handshakes included.
         pub transfer_rx: u64,
         /// Bytes of UDP payload sent, handshakes included.
@@ -321,7 +321,7 @@ documented! {
 
     /// What a peer may do, and what it has of that.
     #[derive(Default)]
-    pub struct Allowance {
+    pub struct AllowanceJson {
         /// Bits a second that are sent to it at most, of what packets carry behind 40 bytes of headers,
         /// 60 of IPv6. Absent without a limit.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -415,7 +415,7 @@ pub fn fields() -> impl Iterator<Item = (String, &'static str)> {
         ("interfaces[].engine.sent_trains.", TrainsJson::FIELDS),
         ("interfaces[].engine.received_trains.", TrainsJson::FIELDS),
         ("interfaces[].peers[].", PeerJson::FIELDS),
-        ("interfaces[].peers[].allowance.", Allowance::FIELDS),
+        ("interfaces[].peers[].allowance.", AllowanceJson::FIELDS),
         ("interfaces[].peers[].last_failure.", FailureJson::FIELDS),
         ("errors[].", NoAnswer::FIELDS),
     ])

@@ -89,7 +89,7 @@ impl<B: Borrow<PeerStatus>> Serialize for NamedPeer<B> {
     }
 }
 
-/// As [`Allowance`](super::Allowance) has it.
+/// As [`AllowanceJson`](super::AllowanceJson) has it.
 struct AllowanceFields<'a>(&'a PeerAllowance);
 
 impl Serialize for AllowanceFields<'_> {

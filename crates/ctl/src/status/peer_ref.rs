@@ -7,7 +7,7 @@ use std::fmt;
 use serde::de::Visitor;
 use serde::{Deserialize, Deserializer};
 
-use super::{Allowance, PeerJson};
+use super::{AllowanceJson, PeerJson};
 use crate::text::printable;
 
 /// The fields of a [`PeerJson`] that such programs show.
@@ -37,7 +37,7 @@ pub struct PeerRef<'a> {
     /// Bytes.
     pub path_mtu: Option<u16>,
     /// What it may do.
-    pub allowance: Option<Allowance>,
+    pub allowance: Option<AllowanceJson>,
     /// Bytes received.
     pub transfer_rx: u64,
     /// Bytes sent.

@@ -5,7 +5,7 @@ use std::fmt::{self, Write};
 use std::time::Duration;
 
 use super::wg;
-use super::{Allowance, EngineJson, InterfaceJson, PeerJson, WaitingJson};
+use super::{AllowanceJson, EngineJson, InterfaceJson, PeerJson, WaitingJson};
 use crate::config;
 
 /// Whether to colour the output.
@@ -346,7 +346,7 @@ impl Page {
     }
 
     /// What it may do, a line for each term.
-    fn allowance(&mut self, of: &Allowance, now: u64) -> fmt::Result {
+    fn allowance(&mut self, of: &AllowanceJson, now: u64) -> fmt::Result {
         let rate = |bits: Option<u64>| match bits {
             Some(bits) => format!("{}bit/s", config::rate_text(Some(bits / 8))),
             None => "no limit".to_owned(),

@@ -2,7 +2,7 @@
 
 use adit_proto::config::{DeviceStatus, PeerAllowance, PeerStatus};
 
-use super::{Allowance, FailureJson, InterfaceJson, PeerJson};
+use super::{AllowanceJson, FailureJson, InterfaceJson, PeerJson};
 use crate::keys;
 
 impl InterfaceJson {
@@ -23,7 +23,7 @@ impl InterfaceJson {
     }
 }
 
-impl Allowance {
+impl AllowanceJson {
     /// From what the device tells.
     pub fn of(of: &PeerAllowance) -> Self {
         let bits = |bytes: Option<u64>| bytes.map(|bytes| bytes.saturating_mul(8));
@@ -53,7 +53,7 @@ impl PeerJson {
             latest_handshake: peer.last_handshake.map(|at| at.as_secs()),
             path_mtu: peer.path_mtu,
             lane: peer.rx_queue,
-            allowance: peer.allowance.as_ref().map(Allowance::of),
+            allowance: peer.allowance.as_ref().map(AllowanceJson::of),
             transfer_rx: peer.rx_bytes,
             transfer_tx: peer.tx_bytes,
             drops: (peer.drops.iter())
