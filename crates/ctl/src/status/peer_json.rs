@@ -54,7 +54,7 @@ impl<B: Borrow<PeerStatus>> Serialize for NamedPeer<B> {
             &preshared.is_some_and(|key| !key.is_zero()),
         )?;
         peer.serialize_field("endpoint", &status.endpoint.map(DisplayText))?;
-        peer.serialize_field("allowed_ips", &Blocks(status))?;
+        peer.serialize_field("allowed_ips", &BlockTexts(status))?;
         let handshake = status.last_handshake.map(|at| at.as_secs());
         peer.serialize_field("latest_handshake", &handshake)?;
         if let Some(handshakes) = &status.handshakes {
@@ -175,9 +175,9 @@ impl<B: Borrow<PeerStatus>> Hash for NamedPeer<B> {
     }
 }
 
-struct Blocks<'a>(&'a PeerStatus);
+struct BlockTexts<'a>(&'a PeerStatus);
 
-impl Serialize for Blocks<'_> {
+impl Serialize for BlockTexts<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_seq(self.0.allowed_ips.iter().map(DisplayText))
     }

@@ -109,7 +109,7 @@ fn write_field(out: &mut String, of: &InterfaceJson, field: Field, prefix: &str)
         },
         Field::Endpoints => |out, peer| writeln!(out, "{}\t{}", peer.public_key, EndpointOf(peer)),
         Field::AllowedIps => {
-            |out, peer| writeln!(out, "{}\t{}", peer.public_key, Blocks(peer, ' '))
+            |out, peer| writeln!(out, "{}\t{}", peer.public_key, BlocksText(peer, ' '))
         }
         Field::LatestHandshakes => |out, peer| {
             let at = peer.latest_handshake.unwrap_or(0);
@@ -138,7 +138,7 @@ fn write_field(out: &mut String, of: &InterfaceJson, field: Field, prefix: &str)
             |out, peer| {
                 let key = maybe(peer.preshared_key.as_deref());
                 let endpoint = EndpointOf(peer);
-                let (blocks, keepalive) = (Blocks(peer, ','), Keepalive(peer));
+                let (blocks, keepalive) = (BlocksText(peer, ','), Keepalive(peer));
                 let at = peer.latest_handshake.unwrap_or(0);
                 let PeerJson {
                     public_key,
@@ -226,9 +226,9 @@ impl fmt::Display for Scope {
     }
 }
 
-struct Blocks<'a>(&'a PeerJson, char);
+struct BlocksText<'a>(&'a PeerJson, char);
 
-impl fmt::Display for Blocks<'_> {
+impl fmt::Display for BlocksText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self(peer, between) = self;
         if peer.allowed_ips.is_empty() {
