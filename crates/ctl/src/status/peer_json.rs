@@ -83,7 +83,7 @@ impl<B: Borrow<PeerStatus>> Serialize for NamedPeer<B> {
         }
         peer.serialize_field("transfer_rx", &status.rx_bytes)?;
         peer.serialize_field("transfer_tx", &status.tx_bytes)?;
-        peer.serialize_field("drops", &Drops(&drops))?;
+        peer.serialize_field("drops", &DropCounts(&drops))?;
         peer.serialize_field("persistent_keepalive", &status.persistent_keepalive)?;
         peer.end()
     }
@@ -183,9 +183,9 @@ impl Serialize for BlockTexts<'_> {
     }
 }
 
-struct Drops<'a>(&'a [(adit_proto::DropReason, u64)]);
+struct DropCounts<'a>(&'a [(adit_proto::DropReason, u64)]);
 
-impl Serialize for Drops<'_> {
+impl Serialize for DropCounts<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let drops = self.0.iter();
         serializer.collect_map(drops.map(|(reason, packets)| (reason.name(), packets)))
