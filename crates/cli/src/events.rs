@@ -8,7 +8,7 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use adit_ctl::status::{self, Event};
+use adit_ctl::status::{self, EventJson};
 use adit_ctl::text::{Clean, printable_json};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -150,7 +150,7 @@ impl Source {
 }
 
 fn print_line(line: &[u8], json: bool) -> Result<()> {
-    if json && serde_json::from_slice::<Event>(line).is_ok() {
+    if json && serde_json::from_slice::<EventJson>(line).is_ok() {
         // Whole, with fields that this program does not know.
         let text = String::from_utf8_lossy(line);
         return cli::print(printable_json(&text).as_bytes());
@@ -165,7 +165,7 @@ fn print_line(line: &[u8], json: bool) -> Result<()> {
     }
 }
 
-fn print(mut event: Event, json: bool) -> Result<()> {
+fn print(mut event: EventJson, json: bool) -> Result<()> {
     event.clean();
     let text = match json {
         true => {

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use adit_ctl::config::check_name;
-use adit_ctl::status::{Event, EventKind};
+use adit_ctl::status::{EventJson, EventKind};
 use adit_ctl::{Caller, keys};
 use serde_json::Value;
 
@@ -27,7 +27,7 @@ const MAX_ENTRY: u64 = 1 << 20;
 pub(super) fn read(
     since: &Since,
     only: Option<&str>,
-    mut tell: impl FnMut(Event) -> Result<()>,
+    mut tell: impl FnMut(EventJson) -> Result<()>,
 ) -> Result<()> {
     let when = match since {
         Since::Ago(span) => {
@@ -59,7 +59,7 @@ pub(super) fn read(
         let mut line = Vec::new();
         while next_line(&mut lines, &mut line).context(|| "cannot read the journal".into())? {
             let event = event(&line, user);
-            let is_asked = |event: &Event| only.is_none_or(|only| event.interface == only);
+            let is_asked = |event: &EventJson| only.is_none_or(|only| event.interface == only);
             if let Some(event) = event.filter(is_asked) {
                 tell(event)?;
             }
@@ -90,7 +90,7 @@ fn next_line(input: &mut impl BufRead, line: &mut Vec<u8>) -> std::io::Result<bo
 }
 
 /// An entry of the journal, if it is one of this program's log.
-fn event(line: &[u8], user: u32) -> Option<Event> {
+fn event(line: &[u8], user: u32) -> Option<EventJson> {
     let entry: Value = serde_json::from_slice(line).ok()?;
     let writer = text(&entry["_UID"])?.parse().ok();
     if writer.is_none_or(|writer: u32| writer != 0 && writer != user) {
@@ -109,7 +109,7 @@ fn event(line: &[u8], user: u32) -> Option<Event> {
         _ => EventKind::Logged,
     };
     let said = changed.or(upgraded).unwrap_or(said);
-    let mut event = Event::new(interface, kind, said.to_owned());
+    let mut event = EventJson::new(interface, kind, said.to_owned());
     event.time = std::time::Duration::from_micros(micros).as_secs_f64();
     if let (Some((by, what)), true) = (Caller::parse(said), kind != EventKind::Logged) {
         event.pid = Some(by.origin.pid);

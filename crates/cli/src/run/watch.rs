@@ -221,7 +221,7 @@ pub(super) fn upgraded(events: &Events, by: &Caller, text: String) {
     events.publish_first(EventKind::Upgraded, text, |line| say_who(line, by));
 }
 
-fn say_who(line: &mut status::Event, by: &Caller) {
+fn say_who(line: &mut status::EventJson, by: &Caller) {
     line.pid = Some(by.origin.pid);
     line.uid = Some(by.origin.uid);
     line.login = by.login;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use adit_ctl::status::{self, Event, EventKind, InterfaceJson, PeerJson};
+use adit_ctl::status::{self, EventJson, EventKind, InterfaceJson, PeerJson};
 use adit_proto::limits::{REKEY_JITTER, REKEY_TIMEOUT};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -24,7 +24,7 @@ const FRESH: u64 = 180;
 pub(super) struct Attempt {
     /// Absent where there are no events.
     source: Option<Source>,
-    events: Vec<Event>,
+    events: Vec<EventJson>,
     /// The peers that have a new session, by key.
     sessions: BTreeSet<String>,
     not_tried: BTreeMap<String, String>,
@@ -176,7 +176,7 @@ impl Attempt {
         _ = poll(&mut polled, timeout.as_ref());
         let events = &mut self.events;
         let goes_on = source.take(|line| {
-            events.extend(serde_json::from_slice::<Event>(line).ok());
+            events.extend(serde_json::from_slice::<EventJson>(line).ok());
             Ok(())
         });
         if !matches!(goes_on, Ok(true)) {
@@ -198,7 +198,7 @@ impl Attempt {
             EventKind::HandshakeFailed,
             EventKind::UnknownPeer,
         ];
-        let is_failure = |event: &&Event| kinds.iter().any(|kind| kind.name() == event.event);
+        let is_failure = |event: &&EventJson| kinds.iter().any(|kind| kind.name() == event.event);
         let key = &seen.peer.public_key;
         let endpoint = seen.endpoint.map(|to| to.ip());
         let mut failures = self.events.iter().filter(is_failure);
@@ -213,12 +213,12 @@ impl Attempt {
             .filter(|peer| peer.public_key != key && peer.endpoint != seen.peer.endpoint)
             .filter_map(|peer| peer.endpoint.as_deref())
             .collect();
-        let is_others = |event: &Event| {
+        let is_others = |event: &EventJson| {
             let from = event.endpoint.as_deref();
             event.peer.as_ref() != Some(&key) && from.is_some_and(|from| others.contains(&from))
         };
         let endpoint = seen.endpoint.map(|to| to.ip());
-        let concerned = |event: &&Event| concerns(event, &key, endpoint) && !is_others(event);
+        let concerned = |event: &&EventJson| concerns(event, &key, endpoint) && !is_others(event);
         seen.events = self.events.iter().filter(concerned).cloned().collect();
         seen.not_tried = self.not_tried.get(&key).cloned();
         (seen.waited, seen.since) = (self.waited, self.since);

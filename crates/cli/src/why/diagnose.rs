@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use adit_ctl::status::{Event, EventKind};
+use adit_ctl::status::{EventJson, EventKind};
 use adit_proto::{FailureReason, Refusal};
 
 use super::causes::{Cause, Certainty, Finding};
@@ -211,7 +211,7 @@ fn closed(seen: &Evidence, found: &mut Vec<Finding>) {
 
 /// Whether the peer moves to and fro.
 fn shared(seen: &Evidence, found: &mut Vec<Finding>) {
-    let roamed = |event: &&Event| event.event == EventKind::PeerRoamed.name();
+    let roamed = |event: &&EventJson| event.event == EventKind::PeerRoamed.name();
     let places: Vec<&str> = (seen.events.iter().filter(roamed))
         .filter_map(|event| event.endpoint.as_deref())
         .collect();
@@ -245,7 +245,7 @@ fn quoted(seen: &Evidence) -> String {
 }
 
 /// The text of an event. Its first words are the key, which the heading has.
-fn without_key(event: &Event) -> &str {
+fn without_key(event: &EventJson) -> &str {
     event.text.split_once(": ").map_or("", |(_, text)| text)
 }
 
@@ -436,7 +436,7 @@ fn source(seen: &Evidence, found: &mut Vec<Finding>) {
 }
 
 /// Whether an event is about this peer, or came from its address.
-pub(super) fn concerns(event: &Event, key: &str, endpoint: Option<IpAddr>) -> bool {
+pub(super) fn concerns(event: &EventJson, key: &str, endpoint: Option<IpAddr>) -> bool {
     let from: Option<std::net::SocketAddr> =
         event.endpoint.as_deref().and_then(|it| it.parse().ok());
     let is_stranger = event.event == EventKind::UnknownPeer.name() || event.peer.is_none();

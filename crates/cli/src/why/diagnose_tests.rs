@@ -29,14 +29,14 @@ fn silent() -> Evidence {
     }
 }
 
-fn event(kind: EventKind, peer: Option<&str>, endpoint: &str, reason: &str) -> Event {
-    Event {
+fn event(kind: EventKind, peer: Option<&str>, endpoint: &str, reason: &str) -> EventJson {
+    EventJson {
         event: kind.name().into(),
         peer: peer.map(str::to_owned),
         endpoint: Some(endpoint.into()),
         reason: Some(reason.into()),
         text: format!("peer {KEY}: something"),
-        ..Event::default()
+        ..EventJson::default()
     }
 }
 
@@ -211,7 +211,7 @@ fn a_key_on_two_hosts_is_told_from_a_network_that_changed() {
     seen.session = true;
     let roams = |places: &[&str]| {
         let roam = |to: &&str| event(EventKind::PeerRoamed, Some(KEY), to, "");
-        places.iter().map(roam).collect::<Vec<Event>>()
+        places.iter().map(roam).collect::<Vec<EventJson>>()
     };
     let (here, there) = ("192.0.2.1:9", "192.0.2.1:10");
     for (places, is_shared) in [

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use adit_ctl::status::{Event, EventKind, InterfaceJson, PeerJson};
+use adit_ctl::status::{EventJson, EventKind, InterfaceJson, PeerJson};
 use adit_netlink::{Address, Link, Netlink, RouteLookup};
 use adit_proto::FailureReason;
 use adit_proto::config::Cidr;
@@ -129,7 +129,7 @@ pub(crate) struct Evidence {
     /// When that began: seconds since the Unix epoch.
     pub(crate) since: u64,
     /// What happened meanwhile that concerns the peer.
-    pub(crate) events: Vec<Event>,
+    pub(crate) events: Vec<EventJson>,
     /// The interface's counters of handshakes, before and after.
     pub(crate) counters: [BTreeMap<String, u64>; 2],
     /// What the host at the endpoint answers to UDP.
@@ -341,7 +341,7 @@ impl Host {
 
 impl Evidence {
     /// The first event of a kind.
-    pub(crate) fn event(&self, kind: EventKind) -> Option<&Event> {
+    pub(crate) fn event(&self, kind: EventKind) -> Option<&EventJson> {
         self.events.iter().find(|event| event.event == kind.name())
     }
 

@@ -25,7 +25,7 @@ const GIVEN_AT_ONCE: usize = 64;
 documented! {
     /// One line of `adit events --json`.
     #[derive(Default)]
-    pub struct Event {
+    pub struct EventJson {
         /// Version of the lines. Fields and kinds may be added under the same version.
         pub schema: u32,
         /// When: seconds since the Unix epoch, with a fraction.
@@ -162,7 +162,7 @@ kinds! {
     DropsEnded => "drops_ended",
 }
 
-impl Event {
+impl EventJson {
     /// An event of now.
     pub fn new(interface: &str, kind: EventKind, text: String) -> Self {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
@@ -230,8 +230,8 @@ impl Events {
 
     /// Something happened as this process began. Those who listened to the process before this one
     /// come within ten seconds, and are told, too.
-    pub fn publish_first(&self, kind: EventKind, text: String, fill: impl FnOnce(&mut Event)) {
-        let mut event = Event::new(&self.interface, kind, text);
+    pub fn publish_first(&self, kind: EventKind, text: String, fill: impl FnOnce(&mut EventJson)) {
+        let mut event = EventJson::new(&self.interface, kind, text);
         fill(&mut event);
         let line = event.line();
         let mut queue = self.queue();
@@ -248,11 +248,11 @@ impl Events {
     }
 
     /// Something happened. This never waits for a listener.
-    pub fn publish(&self, kind: EventKind, text: String, fill: impl FnOnce(&mut Event)) {
+    pub fn publish(&self, kind: EventKind, text: String, fill: impl FnOnce(&mut EventJson)) {
         if !self.is_heard() {
             return;
         }
-        let mut event = Event::new(&self.interface, kind, text);
+        let mut event = EventJson::new(&self.interface, kind, text);
         fill(&mut event);
         let mut queue = self.queue();
         queue.lines.push_back(event.line());
@@ -307,7 +307,7 @@ impl Listener {
     /// The first lines.
     pub(super) fn greeting(&self) -> Vec<Arc<[u8]>> {
         let text = "events from now on follow".to_owned();
-        let event = Event::new(&self.events.interface, EventKind::Listening, text);
+        let event = EventJson::new(&self.events.interface, EventKind::Listening, text);
         let queue = self.events.queue();
         let kept = queue.kept.as_ref();
         let kept = kept.filter(|(at, number, _)| at.elapsed() < RECENT && *number < self.next);
@@ -328,7 +328,7 @@ impl Listener {
         drop(queue);
         if missed > 0 {
             let text = format!("{missed} events were missed: this reader is too slow");
-            let mut event = Event::new(&self.events.interface, EventKind::Missed, text);
+            let mut event = EventJson::new(&self.events.interface, EventKind::Missed, text);
             event.count = Some(missed);
             out(&event.line());
         }
@@ -353,14 +353,14 @@ impl Drop for Listener {
 mod tests {
     use super::*;
 
-    fn text(lines: &[u8]) -> Vec<Event> {
+    fn text(lines: &[u8]) -> Vec<EventJson> {
         let lines = lines.split_inclusive(|byte| *byte == b'\n');
         lines
             .map(|line| serde_json::from_slice(line).unwrap())
             .collect()
     }
 
-    fn taken(listener: &mut Listener) -> Vec<Event> {
+    fn taken(listener: &mut Listener) -> Vec<EventJson> {
         let mut lines = Vec::new();
         listener.take(|line| lines.extend_from_slice(line));
         text(&lines)

@@ -18,7 +18,7 @@ mod wg;
 #[cfg(test)]
 mod tests;
 
-pub use events::{Change, EVENT_SCHEMA, Event, EventKind, Events};
+pub use events::{Change, EVENT_SCHEMA, EventJson, EventKind, Events};
 pub use peer_changes::WatchedPeers;
 use peer_json::NamedPeer;
 pub use peer_ref::{FailureRef, PeerRef, Text};
@@ -398,7 +398,7 @@ impl StatusReport {
 
 /// Every field of an event, as a path with `[]` for the elements of an array, and its documentation.
 pub fn event_fields() -> impl Iterator<Item = (String, &'static str)> {
-    paths(&[("", Event::FIELDS), ("changes[].", Change::FIELDS)])
+    paths(&[("", EventJson::FIELDS), ("changes[].", Change::FIELDS)])
 }
 
 /// Every field of the document, as a path with `[]` for the elements of an array, and its

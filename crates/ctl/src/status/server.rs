@@ -1,11 +1,11 @@
 //! The status socket. A client that writes `status` and a line end gets one [`StatusReport`] as
 //! JSON, and the connection ends; so does, a moment later, a client that writes nothing, as older
-//! ones do. A client that writes `events` gets a line of JSON for each [`Event`] from then on. One
+//! ones do. A client that writes `events` gets a line of JSON for each [`EventJson`] from then on. One
 //! that writes `watch` gets what changed since it wrote that last, and may write it again: see
 //! [`WatchedPeers`]. One that writes `handshake` and a public key in base64 has a handshake with that peer begin, if it
 //! runs as root or as the server does, and gets a [`Probe`].
 //!
-//! [`Event`]: super::Event
+//! [`EventJson`]: super::EventJson
 //! [`WatchedPeers`]: super::WatchedPeers
 //!
 //! The socket stands outside the UAPI's directory, where every socket counts as an interface. The

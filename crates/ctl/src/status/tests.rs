@@ -478,9 +478,9 @@ fn events_reach_each_listener_and_a_slow_one_holds_up_nobody() {
         let mut stream = UnixStream::connect(dir.path()).unwrap();
         stream.write_all(b"events\n").unwrap();
         let mut lines = std::io::BufReader::new(stream).lines();
-        let greeting: Event = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
+        let greeting: EventJson = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
         assert_eq!((greeting.event.as_str(), greeting.schema), ("listening", 1));
-        lines.map(|line| serde_json::from_str::<Event>(&line.unwrap()).unwrap())
+        lines.map(|line| serde_json::from_str::<EventJson>(&line.unwrap()).unwrap())
     };
     let (mut quick, mut slow) = (connect(), connect());
     let padding = "x".repeat(1000);

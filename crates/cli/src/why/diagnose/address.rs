@@ -1,7 +1,7 @@
 //! Addresses that cannot work: inside in the place of outside, behind NAT, in two networks at once, of
 //! IPv6 where that is disabled.
 
-use adit_ctl::status::{Event, EventKind};
+use adit_ctl::status::{EventJson, EventKind};
 
 use crate::networks::{is_cgnat, is_private};
 use crate::why::causes::Certainty::{Certain, Likely, Possible};
@@ -27,7 +27,7 @@ pub(super) fn addresses(seen: &Evidence, found: &mut Vec<Finding>) {
     // In a provider's network, or in one that uses its addresses inside, it may be right.
     if is_cgnat(ip) && !seen.has_cgnat && inner.is_none() {
         let (ours, listens) = (&seen.public_key, seen.listen_port);
-        let unreachable = |event: &Event| {
+        let unreachable = |event: &EventJson| {
             let reason = event.reason.as_deref();
             matches!(reason, Some("host_unreachable" | "network_unreachable"))
         };
