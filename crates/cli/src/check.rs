@@ -7,7 +7,9 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::process::ExitCode;
 
-use adit_ctl::config::{self, Address, Config, InterfaceSection, PeerSection, Remark, Table};
+use adit_ctl::config::{
+    self, Config, InterfaceAddress, InterfaceSection, PeerSection, Remark, Table,
+};
 use adit_ctl::text::printable_lines;
 use adit_netlink::Family;
 use adit_proto::config::{Cidr, PublicKey};
@@ -151,7 +153,7 @@ fn interface(config: &Config, has_key: bool, found: &mut Vec<Finding>) {
 fn twice(config: &Config, found: &mut Vec<Finding>) {
     let addresses = &config.interface.addresses;
     for (n, address) in addresses.iter().enumerate() {
-        let same = |other: &&Address| {
+        let same = |other: &&InterfaceAddress| {
             other.ip == address.ip && (other == &address || address.ip.is_ipv6())
         };
         if let Some(other) = addresses.iter().take(n).find(same) {

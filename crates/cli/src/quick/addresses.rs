@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use adit_ctl::config::Address;
+use adit_ctl::config::InterfaceAddress;
 use adit_proto::config::Cidr;
 
 #[cfg(test)]
@@ -12,14 +12,14 @@ mod tests;
 /// The lowest address of the interface's network that is neither its own nor in one of the `taken`
 /// blocks, nor reserved; `None` if all are taken. Blocks that hold the whole network, such as a
 /// default route, take nothing of it.
-pub(super) fn free(own: Address, taken: &[Cidr]) -> Option<IpAddr> {
+pub(super) fn free(own: InterfaceAddress, taken: &[Cidr]) -> Option<IpAddr> {
     let network = Network::of(own);
     let inside = taken.iter().filter(|block| {
         block.addr().is_ipv4() == own.ip.is_ipv4() && block.prefix_len() > own.prefix_len
     });
     let mut ranges: Vec<(u128, u128)> = inside
         .map(|block| {
-            Network::of(Address {
+            Network::of(InterfaceAddress {
                 ip: block.addr(),
                 prefix_len: block.prefix_len(),
             })
@@ -52,7 +52,7 @@ struct Network {
 }
 
 impl Network {
-    fn of(address: Address) -> Self {
+    fn of(address: InterfaceAddress) -> Self {
         let bits: u32 = if address.ip.is_ipv4() { 32 } else { 128 };
         let host_bits = bits.saturating_sub(address.prefix_len.into());
         let hosts = 1u128

@@ -14,7 +14,7 @@ fn free_of(own: &str, taken: &[&str]) -> Option<String> {
         .map(|text| pair(text))
         .filter_map(|(ip, len)| Cidr::new(ip, len))
         .collect();
-    free(Address { ip, prefix_len }, &taken).map(|ip| ip.to_string())
+    free(InterfaceAddress { ip, prefix_len }, &taken).map(|ip| ip.to_string())
 }
 
 #[test]
@@ -77,7 +77,7 @@ fn it_is_the_first_that_a_search_finds() {
                 && !taken.iter().any(is_taken)
         };
         let expected = (0..=255).find(is_free).map(ip);
-        let address = Address {
+        let address = InterfaceAddress {
             ip: own,
             prefix_len,
         };

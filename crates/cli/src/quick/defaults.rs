@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
-use adit_ctl::config::{Address, Endpoint, Forward};
+use adit_ctl::config::{Endpoint, Forward, InterfaceAddress};
 use adit_netlink::{Family, Netlink};
 use adit_proto::config::Cidr;
 
@@ -74,7 +74,7 @@ pub(super) fn forwards_everything(quick: &Quick) -> bool {
 }
 
 /// All addresses, of the families that an interface has addresses of.
-pub(super) fn everything(addresses: &[Address]) -> Vec<Cidr> {
+pub(super) fn everything(addresses: &[InterfaceAddress]) -> Vec<Cidr> {
     let has = |family: &Family| {
         let mut own = addresses.iter();
         own.any(|address| Family::of(address.ip) == *family)
@@ -111,7 +111,7 @@ fn any(family: Family) -> IpAddr {
     }
 }
 
-pub(super) fn networks(addresses: &[Address]) -> Vec<Cidr> {
+pub(super) fn networks(addresses: &[InterfaceAddress]) -> Vec<Cidr> {
     let networks = addresses.iter();
     networks
         .filter_map(|address| Cidr::new(address.ip, address.prefix_len))

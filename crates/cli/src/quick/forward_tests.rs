@@ -1,14 +1,14 @@
-use adit_ctl::config::Address;
+use adit_ctl::config::InterfaceAddress;
 use adit_netlink::nft::{Listed, NftChain};
 
 use super::*;
 
 const TUNNEL: &[&str] = &["10.9.0.1/24", "fd09::1/64"];
 
-fn addresses() -> Vec<Address> {
+fn addresses() -> Vec<InterfaceAddress> {
     let address = |text: &&str| {
         let (ip, len) = text.split_once('/').unwrap();
-        Address {
+        InterfaceAddress {
             ip: ip.parse().unwrap(),
             prefix_len: len.parse().unwrap(),
         }

@@ -10,7 +10,7 @@ use std::io::IsTerminal;
 use std::net::IpAddr;
 use std::path::Path;
 
-use adit_ctl::config::{Address, Endpoint};
+use adit_ctl::config::{Endpoint, InterfaceAddress};
 use adit_ctl::keys;
 use adit_proto::Allowance;
 use adit_proto::config::{AllowedIpChange, Cidr, PeerChange, PublicKey, Secret};
@@ -41,7 +41,7 @@ const MARGIN: usize = 2;
 pub(super) struct Device {
     private: Secret,
     preshared: Option<Secret>,
-    addresses: Vec<Address>,
+    addresses: Vec<InterfaceAddress>,
     dns: Vec<IpAddr>,
     own: PublicKey,
     allowed: Vec<Cidr>,
@@ -117,7 +117,11 @@ fn check_output(path: &Path) -> Result<()> {
 
 impl Device {
     /// A device of an interface, with new keys and these addresses. Finds what is in the way of its file.
-    pub(super) fn new(quick: &Quick, args: &DeviceArgs, addresses: Vec<Address>) -> Result<Self> {
+    pub(super) fn new(
+        quick: &Quick,
+        args: &DeviceArgs,
+        addresses: Vec<InterfaceAddress>,
+    ) -> Result<Self> {
         if let Some(path) = &args.output {
             check_output(path)?;
         }

@@ -1,7 +1,7 @@
 use super::*;
 
 fn device() -> Device {
-    let address = |text: &str, prefix_len| Address {
+    let address = |text: &str, prefix_len| InterfaceAddress {
         ip: text.parse().unwrap(),
         prefix_len,
     };

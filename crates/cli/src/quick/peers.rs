@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::net::IpAddr;
 
-use adit_ctl::config::{self, Address, Config, Endpoint, PeerSection, Term};
+use adit_ctl::config::{self, Config, Endpoint, InterfaceAddress, PeerSection, Term};
 use adit_ctl::keys;
 use adit_ctl::uapi::{Client, ClientError};
 use adit_proto::Allowance;
@@ -113,7 +113,7 @@ pub(super) fn host(ip: IpAddr) -> Option<Cidr> {
 
 /// A free address of each of the interface's networks: free in the file, and in the interface,
 /// which may have peers that are in no file.
-pub(super) fn new_addresses(quick: &Quick) -> Result<Vec<Address>> {
+pub(super) fn new_addresses(quick: &Quick) -> Result<Vec<InterfaceAddress>> {
     let mut taken: Vec<Cidr> = quick.blocks().collect();
     // They come back one day.
     let disabled = quick.config.disabled.iter();
@@ -124,10 +124,10 @@ pub(super) fn new_addresses(quick: &Quick) -> Result<Vec<Address>> {
         taken.extend(allowed_ips(&status));
     }
     let own = &quick.config.interface.addresses;
-    let found: Vec<Address> = (own.iter())
+    let found: Vec<InterfaceAddress> = (own.iter())
         .filter_map(|own| {
             let ip = addresses::free(*own, &taken)?;
-            Some(Address { ip, ..*own })
+            Some(InterfaceAddress { ip, ..*own })
         })
         .collect();
     if found.is_empty() {

@@ -1,6 +1,6 @@
 //! `adit peer rekey`: new keys for a peer, which keeps all else.
 
-use adit_ctl::config::{self, Address};
+use adit_ctl::config::{self, InterfaceAddress};
 use adit_proto::config::{Cidr, PeerChange};
 
 use super::new_peer::Device;
@@ -23,15 +23,15 @@ pub(crate) fn rekey(args: &RekeyArgs) -> Result<()> {
     let entry = open.entry(old)?;
     let name = entry.name.clone();
     let networks = &open.quick.config.interface.addresses;
-    let addresses: Vec<Address> = (entry.blocks.iter())
+    let addresses: Vec<InterfaceAddress> = (entry.blocks.iter())
         .filter(|block| is_host(block))
         .filter_map(|block| {
-            let within = |own: &&Address| {
+            let within = |own: &&InterfaceAddress| {
                 let network = Cidr::new(own.ip, own.prefix_len);
                 network.is_some_and(|network| network.contains(block.addr()))
             };
             let own = networks.iter().find(within)?;
-            Some(Address {
+            Some(InterfaceAddress {
                 ip: block.addr(),
                 ..*own
             })

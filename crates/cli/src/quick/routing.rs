@@ -6,7 +6,7 @@ use std::collections::{BTreeSet, HashSet};
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use adit_ctl::config::{Address, Table};
+use adit_ctl::config::{InterfaceAddress, Table};
 use adit_netlink::{Family, Firewall, Netlink, Route, Rule};
 use adit_proto::config::Cidr;
 
@@ -96,7 +96,11 @@ impl Planned {
 /// The routes that wg-quick would add: longest prefixes first, none that an address of the
 /// interface or another of these routes covers already. Blocks that together are all addresses of a
 /// family become its default route.
-pub(super) fn plan(addresses: &[Address], allowed: &[Cidr], table: &Table) -> Result<Vec<Planned>> {
+pub(super) fn plan(
+    addresses: &[InterfaceAddress],
+    allowed: &[Cidr],
+    table: &Table,
+) -> Result<Vec<Planned>> {
     if *table == Table::Off {
         return Ok(Vec::new());
     }
@@ -421,18 +425,17 @@ pub(super) fn orphans(netlink: &Netlink, stated: Option<u32>) -> BTreeSet<u32> {
 pub(super) fn addresses(
     netlink: &Netlink,
     ifindex: u32,
-    stated: &[Address],
-) -> Result<Vec<Address>> {
+    stated: &[InterfaceAddress],
+) -> Result<Vec<InterfaceAddress>> {
     let all = netlink
         .addresses()
         .context(|| "cannot list addresses".into())?;
     let ours = all.into_iter().filter(|address| address.ifindex == ifindex);
-    let ours = ours.map(|address| Address {
+    let ours = ours.map(|address| InterfaceAddress {
         ip: address.ip,
         prefix_len: address.prefix_len,
     });
-    let made =
-        |address: &Address| matches!(address.ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
+    let made = |address: &InterfaceAddress| matches!(address.ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
     Ok(ours
         .filter(|address| !made(address) || stated.contains(address))
         .collect())

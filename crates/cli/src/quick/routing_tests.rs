@@ -5,9 +5,9 @@ fn cidr(text: &str) -> Cidr {
     Cidr::new(ip.parse().unwrap(), len.parse().unwrap()).unwrap()
 }
 
-fn address(text: &str) -> Address {
+fn address(text: &str) -> InterfaceAddress {
     let (ip, len) = text.split_once('/').unwrap();
-    Address {
+    InterfaceAddress {
         ip: ip.parse().unwrap(),
         prefix_len: len.parse().unwrap(),
     }

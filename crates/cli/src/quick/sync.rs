@@ -13,7 +13,7 @@ use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::time::SystemTime;
 
-use adit_ctl::config::{Address, Table};
+use adit_ctl::config::{InterfaceAddress, Table};
 use adit_netlink::netns;
 use adit_netlink::{Family, Link, LinkChange, Netlink, Route};
 use adit_proto::config::{Cidr, DeviceStatus};
@@ -30,7 +30,7 @@ type Routes = HashSet<((IpAddr, u8), u32)>;
 struct Before {
     status: DeviceStatus,
     link: Link,
-    addresses: Vec<Address>,
+    addresses: Vec<InterfaceAddress>,
     routes: Routes,
 }
 
@@ -171,7 +171,8 @@ impl Quick {
         let present = routing::addresses(netlink, index, stated)?;
         let mtu = self.config.interface.mtu.map_or(before.link.mtu, u32::from);
         let without_v6 = self.without_v6().is_some();
-        let can_be = |address: &&Address| address.ip.is_ipv4() || mtu >= MIN_V6_MTU && !without_v6;
+        let can_be =
+            |address: &&InterfaceAddress| address.ip.is_ipv4() || mtu >= MIN_V6_MTU && !without_v6;
         let missing = stated.iter().filter(|address| !present.contains(address));
         for address in missing.filter(can_be) {
             let added = netlink.add_address(index, address.ip, address.prefix_len, false);
@@ -211,7 +212,7 @@ impl Quick {
             return Ok(());
         }
         let addresses = routing::addresses(netlink, index, &interface.addresses)?;
-        let plan = |addresses: &[Address], status: &DeviceStatus| {
+        let plan = |addresses: &[InterfaceAddress], status: &DeviceStatus| {
             let allowed: Vec<Cidr> = allowed_ips(status).collect();
             routing::plan(addresses, &allowed, &interface.table)
         };

@@ -212,7 +212,7 @@ fn device(text: &str) -> DeviceStatus {
 }
 
 fn saved(text: &str, device: &DeviceStatus) -> String {
-    let addresses = [super::Address {
+    let addresses = [super::InterfaceAddress {
         ip: [10, 8, 0, 1].into(),
         prefix_len: 24,
     }];

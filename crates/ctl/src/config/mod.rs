@@ -33,7 +33,9 @@ use zeroize::Zeroizing;
 
 pub use crate::names::{Endpoint, check_name};
 pub use allowances::{Term, date_text, expires, limit, quota, rate_text, with_term};
-pub use model::{Address, Config, Errors, Forward, InterfaceSection, PeerSection, Remark, Table};
+pub use model::{
+    Config, Errors, Forward, InterfaceAddress, InterfaceSection, PeerSection, Remark, Table,
+};
 pub use names::clean as clean_name;
 pub use peers::{disable, enable, rename, with_keys, without_peer};
 pub use write::{save, strip, with_section};

@@ -79,7 +79,7 @@ pub struct InterfaceSection {
     /// 0 for `off`.
     pub fwmark: Option<u32>,
     /// In the order of the file.
-    pub addresses: Vec<Address>,
+    pub addresses: Vec<InterfaceAddress>,
     /// Addresses, perhaps with `%scope`.
     pub dns: Vec<String>,
     /// Search domains, from `DNS`.
@@ -113,14 +113,14 @@ impl InterfaceSection {
 
 /// An address of the interface, host bits included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Address {
+pub struct InterfaceAddress {
     /// The interface's own address.
     pub ip: IpAddr,
     /// How many leading bits its network has: 0 to 32, or 128 of IPv6.
     pub prefix_len: u8,
 }
 
-impl fmt::Display for Address {
+impl fmt::Display for InterfaceAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.ip, self.prefix_len)
     }

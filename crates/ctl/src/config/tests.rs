@@ -63,7 +63,11 @@ PersistentKeepalive = off"
         (interface.listen_port, interface.fwmark),
         (Some(51820), Some(51820))
     );
-    let addresses: Vec<String> = interface.addresses.iter().map(Address::to_string).collect();
+    let addresses: Vec<String> = interface
+        .addresses
+        .iter()
+        .map(InterfaceAddress::to_string)
+        .collect();
     assert_eq!(addresses, ["10.0.0.1/24", "fd00::1/64", "10.0.1.1/32"]);
     assert_eq!(interface.dns.len(), 2);
     assert_eq!(interface.dns_search, ["example.com", "corp.example"]);

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use adit_proto::config::{AllowedIpChange, Cidr, Secret};
 use zeroize::Zeroizing;
 
-use crate::config::model::{Address, Table};
+use crate::config::model::{InterfaceAddress, Table};
 use crate::keys;
 use crate::names::Endpoint;
 use crate::text::number;
@@ -195,14 +195,14 @@ fn mask(value: &str) -> Option<u8> {
     u8::try_from(len).ok().filter(|_| mask.count_ones() == len)
 }
 
-pub(super) fn address(value: &str) -> Result<Address, String> {
+pub(super) fn address(value: &str) -> Result<InterfaceAddress, String> {
     // ip(8) takes a mask, too.
     let masked = || {
         let (ip, text) = value.split_once('/')?;
         Some((ip.parse::<Ipv4Addr>().ok()?.into(), mask(text)?))
     };
     match block(value).or_else(masked) {
-        Some((ip, prefix_len)) => Ok(Address { ip, prefix_len }),
+        Some((ip, prefix_len)) => Ok(InterfaceAddress { ip, prefix_len }),
         None => got(value, "an address like 10.0.0.1/24 or fd00::1/64"),
     }
 }

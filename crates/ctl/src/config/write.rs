@@ -10,7 +10,7 @@ use zeroize::Zeroizing;
 use super::layout::{Layout, is_blank};
 use super::values;
 use crate::config::keywords::{Line, Section, section, spelling};
-use crate::config::model::Address;
+use crate::config::model::InterfaceAddress;
 use crate::keys;
 
 /// The keys of `[InterfaceSection]` that wg(8) knows; the others are wg-quick's.
@@ -232,7 +232,7 @@ pub(super) fn replaced(line: &str, old: &str, new: &str) -> Zeroizing<String> {
 pub fn save(
     original: &str,
     device: &DeviceStatus,
-    addresses: &[Address],
+    addresses: &[InterfaceAddress],
     mtu: Option<u16>,
 ) -> Zeroizing<String> {
     let mut edits = Edits::new(original);
@@ -367,7 +367,11 @@ fn meaning(name: &str, found: &[&str]) -> Option<Zeroizing<String>> {
     }
 }
 
-fn interface_lines(device: &DeviceStatus, addresses: &[Address], mtu: Option<u16>) -> Wanted {
+fn interface_lines(
+    device: &DeviceStatus,
+    addresses: &[InterfaceAddress],
+    mtu: Option<u16>,
+) -> Wanted {
     vec![
         ("Address", list(addresses.to_vec())),
         ("PrivateKey", device.private_key.as_ref().and_then(secret)),

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
-use adit_ctl::config::{Address, Forward};
+use adit_ctl::config::{Forward, InterfaceAddress};
 use adit_netlink::Family;
 use adit_netlink::nft::{self, Listed};
 
@@ -19,7 +19,7 @@ pub(super) struct Wanted<'a> {
     pub(super) interface: &'a str,
     pub(super) reach: Forward,
     /// The interface's own; their networks are those of its peers.
-    pub(super) addresses: &'a [Address],
+    pub(super) addresses: &'a [InterfaceAddress],
 }
 
 /// State of the packet filter for tunnels that forward, in one family.

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use adit_ctl::config::{Address, Forward};
+use adit_ctl::config::{Forward, InterfaceAddress};
 use adit_netlink::Family;
 use adit_netlink::nft::{Hook, Match, NftChain, NftRule, NftTable, Verdict};
 use adit_proto::config::Cidr;
@@ -58,7 +58,7 @@ pub(super) fn own_table(family: Family, wanted: &Wanted<'_>) -> NftTable {
             .addresses
             .iter()
             .filter(|address| of_family(address.ip));
-        let translate = |address: &Address| {
+        let translate = |address: &InterfaceAddress| {
             let other = Match::OtherOutput(wanted.interface.to_owned());
             let from = network(*address);
             rule(
@@ -79,7 +79,7 @@ pub(super) fn own_table(family: Family, wanted: &Wanted<'_>) -> NftTable {
 }
 
 /// The first address of an address's network.
-fn network(address: Address) -> IpAddr {
+fn network(address: InterfaceAddress) -> IpAddr {
     let block = Cidr::new(address.ip, address.prefix_len);
     block.map_or(address.ip, |block| block.addr())
 }

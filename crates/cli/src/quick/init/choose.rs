@@ -3,7 +3,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use adit_ctl::config::{Address, Endpoint};
+use adit_ctl::config::{Endpoint, InterfaceAddress};
 use adit_netlink::Family;
 use adit_proto::config::Cidr;
 
@@ -138,10 +138,10 @@ pub(super) fn is_one_of_each(networks: &[Cidr]) -> bool {
 }
 
 /// The address of this host in a network: the first one. `None` where no peer has room beside it.
-pub(super) fn own_address(network: Cidr) -> Option<Address> {
+pub(super) fn own_address(network: Cidr) -> Option<InterfaceAddress> {
     let family = Family::of(network.addr());
     let (first, last) = range(network);
-    (last - first > 2).then(|| Address {
+    (last - first > 2).then(|| InterfaceAddress {
         ip: address(family, first + 1),
         prefix_len: network.prefix_len(),
     })

@@ -12,7 +12,7 @@ mod host;
 use std::fmt::Write as _;
 use std::path::Path;
 
-use adit_ctl::config::{self, Address, Endpoint, Forward};
+use adit_ctl::config::{self, Endpoint, Forward, InterfaceAddress};
 use adit_ctl::keys;
 use adit_proto::config::{Cidr, PublicKey, Secret};
 use clap::ValueEnum;
@@ -52,7 +52,7 @@ impl Reach {
 
 /// All that the file says.
 struct Answers {
-    addresses: Vec<Address>,
+    addresses: Vec<InterfaceAddress>,
     port: u16,
     endpoint: Endpoint,
     reach: Reach,

@@ -3,7 +3,7 @@ use adit_ctl::config::Config;
 use super::*;
 
 fn answers(reach: Reach) -> Answers {
-    let address = |ip: &str, prefix_len| Address {
+    let address = |ip: &str, prefix_len| InterfaceAddress {
         ip: ip.parse().unwrap(),
         prefix_len,
     };
