@@ -8,14 +8,14 @@ use crate::text::number;
 /// `host:port`; the host may be an address (without brackets, perhaps with `%scope`) or a name to
 /// resolve.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Endpoint {
+pub struct HostPort {
     /// An address without brackets, or a name.
     pub host: String,
     /// A UDP port.
     pub port: u16,
 }
 
-impl Endpoint {
+impl HostPort {
     /// The address, if it is one and no name.
     pub fn numeric(&self) -> Option<SocketAddr> {
         let Self { host, port } = self;
@@ -26,7 +26,7 @@ impl Endpoint {
     }
 }
 
-impl fmt::Display for Endpoint {
+impl fmt::Display for HostPort {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.host.contains(':') {
             true => write!(f, "[{}]:{}", self.host, self.port),

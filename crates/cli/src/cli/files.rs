@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use adit_ctl::config::Endpoint;
+use adit_ctl::config::HostPort;
 use adit_proto::config::{Cidr, PublicKey};
 use clap::{Args, ValueEnum};
 
@@ -171,7 +171,7 @@ pub(crate) struct AddArgs {
     pub(crate) allowed_ips: Vec<Cidr>,
     /// Where the peer is
     #[arg(long, value_name = "HOST:PORT")]
-    pub(crate) endpoint: Option<Endpoint>,
+    pub(crate) endpoint: Option<HostPort>,
     /// Seconds between keepalives
     #[arg(long, value_name = "SECONDS")]
     pub(crate) persistent_keepalive: Option<u16>,

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
-use adit_ctl::config::{Endpoint, Forward, InterfaceAddress};
+use adit_ctl::config::{Forward, HostPort, InterfaceAddress};
 use adit_netlink::{Family, Netlink};
 use adit_proto::config::Cidr;
 
@@ -32,7 +32,7 @@ pub(super) fn address_towards_internet() -> Option<IpAddr> {
 
 /// Where the peer finds this host: what the file says or else its address towards the Internet, with
 /// the port of the interface.
-pub(super) fn endpoint(quick: &Quick, is_quiet: bool) -> Result<Endpoint> {
+pub(super) fn endpoint(quick: &Quick, is_quiet: bool) -> Result<HostPort> {
     if let Some(endpoint) = &quick.config.interface.public_endpoint {
         return Ok(endpoint.clone());
     }
@@ -55,7 +55,7 @@ pub(super) fn endpoint(quick: &Quick, is_quiet: bool) -> Result<Endpoint> {
             SocketAddr::new(ip, port)
         );
     }
-    Ok(Endpoint {
+    Ok(HostPort {
         host: ip.to_string(),
         port,
     })

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use adit_ctl::config::Endpoint;
+use adit_ctl::config::HostPort;
 
 use super::Quick;
 use crate::failure::{Failure, Result, bail, say};
@@ -134,7 +134,7 @@ impl Quick {
 
     fn look_up(
         &self,
-        endpoint: &Endpoint,
+        endpoint: &HostPort,
         before: &str,
     ) -> std::result::Result<SocketAddr, Unknown> {
         if let Some(address) = endpoint.numeric() {

@@ -10,7 +10,7 @@ use std::io::IsTerminal;
 use std::net::IpAddr;
 use std::path::Path;
 
-use adit_ctl::config::{Endpoint, InterfaceAddress};
+use adit_ctl::config::{HostPort, InterfaceAddress};
 use adit_ctl::keys;
 use adit_proto::Allowance;
 use adit_proto::config::{AllowedIpChange, Cidr, PeerChange, PublicKey, Secret};
@@ -45,7 +45,7 @@ pub(super) struct Device {
     dns: Vec<IpAddr>,
     own: PublicKey,
     allowed: Vec<Cidr>,
-    endpoint: Endpoint,
+    endpoint: HostPort,
 }
 
 /// What was done, as JSON.
@@ -295,8 +295,8 @@ impl Device {
 }
 
 /// The endpoint of the command line, with the port of the interface if it says none.
-fn stated_endpoint(quick: &Quick, text: &str) -> Result<Endpoint> {
-    let has_port = text.parse::<Endpoint>().is_ok();
+fn stated_endpoint(quick: &Quick, text: &str) -> Result<HostPort> {
+    let has_port = text.parse::<HostPort>().is_ok();
     let port = match (has_port, defaults::port(quick)) {
         (true, port) => port.unwrap_or(0),
         (false, Some(port)) => port,

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::net::IpAddr;
 
-use adit_ctl::config::{self, Config, Endpoint, InterfaceAddress, PeerSection, Term};
+use adit_ctl::config::{self, Config, HostPort, InterfaceAddress, PeerSection, Term};
 use adit_ctl::keys;
 use adit_ctl::uapi::{Client, ClientError};
 use adit_proto::Allowance;
@@ -240,7 +240,7 @@ impl Quick {
     pub(super) fn add_peer(
         &mut self,
         change: &PeerChange,
-        endpoint: Option<&Endpoint>,
+        endpoint: Option<&HostPort>,
         (name, allowance): (Option<&str>, &Allowance),
     ) -> Result<()> {
         self.check_free(change, name)?;
@@ -262,7 +262,7 @@ impl Quick {
             );
         }
         let change = PeerChange {
-            endpoint: endpoint.and_then(Endpoint::numeric),
+            endpoint: endpoint.and_then(HostPort::numeric),
             ..change.clone()
         };
         self.change(&old, &new, std::slice::from_ref(&change))?;
@@ -274,7 +274,7 @@ impl Quick {
 
     /// Has the interface's process look an endpoint up that is a name, if there is one and it is
     /// Adit's.
-    pub(super) fn have_looked_up(&self, peer: PublicKey, endpoint: &Endpoint) {
+    pub(super) fn have_looked_up(&self, peer: PublicKey, endpoint: &HostPort) {
         if endpoint.numeric().is_some() {
             return;
         }
@@ -387,7 +387,7 @@ impl Quick {
 /// look for it: below `[PeerSection]`.
 fn section(
     change: &PeerChange,
-    endpoint: Option<&Endpoint>,
+    endpoint: Option<&HostPort>,
     (name, allowance): (Option<&str>, &Allowance),
 ) -> Zeroizing<String> {
     let mut out = Zeroizing::new(String::with_capacity(1024 + 64 * change.allowed_ips.len()));

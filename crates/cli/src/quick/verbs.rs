@@ -197,7 +197,7 @@ pub(super) fn removal(key: PublicKey, sections: &[PeerSection]) -> PeerChange {
 pub(super) fn change(peer: &PeerSection) -> PeerChange {
     PeerChange {
         preshared_key: peer.preshared_key.clone(),
-        endpoint: (peer.endpoint.as_ref()).and_then(config::Endpoint::numeric),
+        endpoint: (peer.endpoint.as_ref()).and_then(config::HostPort::numeric),
         persistent_keepalive: peer.persistent_keepalive,
         replace_allowed_ips: !peer.incremental,
         allowed_ips: peer.allowed_ips.clone(),

@@ -15,7 +15,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use adit_ctl::config::Endpoint;
+use adit_ctl::config::HostPort;
 use adit_ctl::uapi::MAX_NAMES;
 use adit_engine::Interface;
 use adit_io::helper;
@@ -71,7 +71,7 @@ struct State {
 /// A peer whose endpoint is a name.
 struct Named {
     interface: Weak<Interface>,
-    endpoint: Endpoint,
+    endpoint: HostPort,
     /// Another program has set this address: if the name does not lead there, it is not the
     /// peer's any more.
     claimed: Option<SocketAddr>,
@@ -234,7 +234,7 @@ impl Resolver {
         self: &Arc<Self>,
         name: &str,
         interface: &Arc<Interface>,
-        named: Vec<(PublicKey, Endpoint)>,
+        named: Vec<(PublicKey, HostPort)>,
         replace: bool,
     ) {
         if !self.wanted && named.iter().any(|(_, it)| it.numeric().is_none()) {

@@ -13,7 +13,7 @@ fn state(now: Instant, count: u8) -> State {
         state.hosts.insert(host.clone(), Host::new(now));
         let named = Named {
             interface: Weak::new(),
-            endpoint: Endpoint { host, port: 1 },
+            endpoint: HostPort { host, port: 1 },
             claimed: None,
         };
         state.peers.insert(peer(n), named);

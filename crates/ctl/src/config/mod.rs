@@ -31,7 +31,7 @@ use std::path::{Path, PathBuf};
 
 use zeroize::Zeroizing;
 
-pub use crate::names::{Endpoint, check_name};
+pub use crate::names::{HostPort, check_name};
 pub use allowances::{Term, date_text, expires, limit, quota, rate_text, with_term};
 pub use model::{
     Config, Errors, Forward, InterfaceAddress, InterfaceSection, PeerSection, Remark, Table,

@@ -9,7 +9,7 @@ use adit_proto::Allowance;
 use adit_proto::config::{AllowedIpChange, DeviceChange, PeerChange, PublicKey, Secret};
 
 use crate::keys;
-use crate::names::Endpoint;
+use crate::names::HostPort;
 
 /// A configuration file, understood.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -101,7 +101,7 @@ pub struct InterfaceSection {
     /// What peers may reach through this host, from the comment `# Forward = …`.
     pub forward: Option<Forward>,
     /// Where peers find this host, from the comment `# PublicEndpoint = …`.
-    pub public_endpoint: Option<Endpoint>,
+    pub public_endpoint: Option<HostPort>,
 }
 
 impl InterfaceSection {
@@ -192,7 +192,7 @@ pub struct PeerSection {
     /// `None` if the file has none.
     pub preshared_key: Option<Secret>,
     /// Where the peer is at first; a name is not resolved here.
-    pub endpoint: Option<Endpoint>,
+    pub endpoint: Option<HostPort>,
     /// In the order of the file.
     pub allowed_ips: Vec<AllowedIpChange>,
     /// A `+` or `-` stood before an allowed IP: they change those that the peer has instead of

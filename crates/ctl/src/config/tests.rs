@@ -342,7 +342,7 @@ fn of_what_is_said_twice_the_last_counts_and_is_warned_of() {
     assert_eq!(only.allowed_ips, second.allowed_ips);
     assert_eq!(only.persistent_keepalive, Some(5));
     assert_eq!(
-        only.endpoint.as_ref().and_then(Endpoint::numeric),
+        only.endpoint.as_ref().and_then(HostPort::numeric),
         device.peers[0].endpoint
     );
 }
@@ -754,7 +754,7 @@ proptest! {
         for (read, peer) in config.peers.iter().zip(&device.peers) {
             prop_assert_eq!(read.public_key, peer.public_key);
             prop_assert_eq!(&read.preshared_key, &peer.preshared_key);
-            prop_assert_eq!(read.endpoint.as_ref().and_then(Endpoint::numeric), peer.endpoint);
+            prop_assert_eq!(read.endpoint.as_ref().and_then(HostPort::numeric), peer.endpoint);
             prop_assert_eq!(read.persistent_keepalive.unwrap_or(0), peer.persistent_keepalive);
             let mut ips: Vec<AllowedIpChange> = peer.allowed_ips.iter().copied().map(AllowedIpChange::Add).collect();
             ips.sort_by_key(|ip| format!("{ip:?}"));
@@ -787,7 +787,7 @@ fn a_peer_goes_with_the_comment_above_it_and_nothing_else() {
     assert_eq!(super::without_peer(&alone, key(two)), None);
 }
 
-/// A file with this instead of `Endpoint = …`; what is said of it.
+/// A file with this instead of `HostPort = …`; what is said of it.
 fn complaint(endpoint: &str) -> String {
     let text = format!("[Interface]\n[Peer]\nPublicKey = {ONE}\nEndpoint = {endpoint}\n");
     parse(&text).expect_err(endpoint)
@@ -981,7 +981,7 @@ fn who_could_change_a_file_is_warned_of() {
 fn notes_are_settings_in_comments_of_the_interface() {
     let with =
         |lines: &str| parse(&format!("[Interface]\nPrivateKey = {PRIVATE}\n{lines}")).unwrap();
-    let endpoint = |text: &str| Some(text.parse::<Endpoint>().unwrap());
+    let endpoint = |text: &str| Some(text.parse::<HostPort>().unwrap());
     for (lines, forward, found_at) in [
         ("# Forward = internet", Some(Forward::Internet), None),
         ("#forward=LAN # and more", Some(Forward::Lan), None),

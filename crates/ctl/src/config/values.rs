@@ -7,7 +7,7 @@ use zeroize::Zeroizing;
 
 use crate::config::model::{InterfaceAddress, Table};
 use crate::keys;
-use crate::names::Endpoint;
+use crate::names::HostPort;
 use crate::text::number;
 
 /// `text` as wg reads it: without any space, within words or between them.
@@ -247,7 +247,7 @@ fn is_ipv6(host: &str) -> bool {
 }
 
 /// Reads an endpoint as wg does: what stands after the last colon, or after the brackets, is the port.
-pub(super) fn endpoint(value: &str) -> Result<Endpoint, String> {
+pub(super) fn endpoint(value: &str) -> Result<HostPort, String> {
     const EXPECTED: &str = "host:port, address:port or [IPv6 address]:port";
     let text = bare(value);
     if let Some(wrong) = odd_endpoint(value, &text) {
@@ -279,7 +279,7 @@ pub(super) fn endpoint(value: &str) -> Result<Endpoint, String> {
         return Err(wrong);
     }
     match udp_port(port) {
-        Some(port) if port != 0 => Ok(Endpoint {
+        Some(port) if port != 0 => Ok(HostPort {
             host: host.to_owned(),
             port,
         }),
@@ -349,7 +349,7 @@ fn odd_ipv4(host: &str) -> Option<String> {
     })
 }
 
-impl std::str::FromStr for Endpoint {
+impl std::str::FromStr for HostPort {
     type Err = String;
 
     /// As a file has it: `host:port`, `[address]:port`.

@@ -12,7 +12,7 @@ use zeroize::Zeroizing;
 
 use super::{DIR, MAX_LINE, MAX_NAMES, format_set};
 use crate::keys;
-use crate::names::Endpoint;
+use crate::names::HostPort;
 use crate::socket::{self, MAX_ANSWER, TO_ANSWER};
 use crate::zeroized::Zeroized;
 
@@ -286,7 +286,7 @@ impl Client {
     /// As of [`Client::add`].
     pub fn name_endpoints<'a>(
         &mut self,
-        named: impl Iterator<Item = (PublicKey, &'a Endpoint)>,
+        named: impl Iterator<Item = (PublicKey, &'a HostPort)>,
         replace: bool,
     ) -> Result<(), ClientError> {
         let mut request = String::from("endpoints=1\n");

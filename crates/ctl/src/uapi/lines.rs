@@ -8,7 +8,7 @@ use rustix::io::Errno;
 
 use super::UapiError;
 use crate::keys;
-use crate::names::{Endpoint, endpoint};
+use crate::names::{HostPort, endpoint};
 use crate::text::number;
 
 /// Bytes that malloc(3) adds to each piece of memory.
@@ -34,7 +34,7 @@ pub(super) struct Names {
 /// The endpoints so far, and the peer that the next one is for.
 #[derive(Default)]
 pub(super) struct Endpoints {
-    pub(super) named: Vec<(PublicKey, Endpoint)>,
+    pub(super) named: Vec<(PublicKey, HostPort)>,
     pub(super) next: Option<PublicKey>,
     pub(super) keeps: bool,
 }

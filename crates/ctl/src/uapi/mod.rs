@@ -37,7 +37,7 @@ use adit_proto::Allowance;
 use adit_proto::config::{DeviceChange, DeviceStatus, PublicKey};
 use rustix::io::Errno;
 
-use crate::names::Endpoint;
+use crate::names::HostPort;
 
 /// Where every client looks for `IF.sock`. Every socket in it counts as a WireGuard interface: put
 /// no other there.
@@ -80,7 +80,7 @@ pub enum Request {
     /// The endpoints of these peers are names, to be looked up.
     Endpoints {
         /// Peers, and what their names and ports are.
-        named: Vec<(PublicKey, Endpoint)>,
+        named: Vec<(PublicKey, HostPort)>,
         /// No other peer's endpoint is a name.
         replace: bool,
     },

@@ -524,7 +524,7 @@ fn names_of_endpoints_come_in_pairs() {
     let mut input = request.as_bytes();
     let mut parser = Parser::default();
     let mut next = || parser.push(&mut input, MAX_REQUEST);
-    let endpoint = |text: &str| text.parse::<crate::names::Endpoint>().unwrap();
+    let endpoint = |text: &str| text.parse::<crate::names::HostPort>().unwrap();
     let named = vec![
         (PublicKey([1; 32]), endpoint("a.example:1")),
         (PublicKey([2; 32]), endpoint("b:2")),

@@ -3,7 +3,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use adit_ctl::config::{Endpoint, InterfaceAddress};
+use adit_ctl::config::{HostPort, InterfaceAddress};
 use adit_netlink::Family;
 use adit_proto::config::Cidr;
 
@@ -153,10 +153,10 @@ pub(super) fn free_port(is_free: impl Fn(u16) -> bool) -> Option<u16> {
 }
 
 /// `HOST`, `HOST:PORT`, `ADDRESS` or `[ADDRESS]:PORT`.
-pub(in crate::quick) fn endpoint(text: &str, port: u16) -> Result<Endpoint, String> {
+pub(in crate::quick) fn endpoint(text: &str, port: u16) -> Result<HostPort, String> {
     let text = text.trim();
     if let Ok(ip) = text.trim_matches(['[', ']']).parse::<IpAddr>() {
-        return Ok(Endpoint {
+        return Ok(HostPort {
             host: ip.to_string(),
             port,
         });

@@ -12,7 +12,7 @@ mod host;
 use std::fmt::Write as _;
 use std::path::Path;
 
-use adit_ctl::config::{self, Endpoint, Forward, InterfaceAddress};
+use adit_ctl::config::{self, Forward, HostPort, InterfaceAddress};
 use adit_ctl::keys;
 use adit_proto::config::{Cidr, PublicKey, Secret};
 use clap::ValueEnum;
@@ -54,7 +54,7 @@ impl Reach {
 struct Answers {
     addresses: Vec<InterfaceAddress>,
     port: u16,
-    endpoint: Endpoint,
+    endpoint: HostPort,
     reach: Reach,
 }
 
@@ -155,7 +155,7 @@ fn answer(args: &InitArgs, host: &Host) -> Result<Answers> {
     })
 }
 
-fn endpoint(args: &InitArgs, host: &Host, asker: &Asker, port: u16) -> Result<Endpoint> {
+fn endpoint(args: &InitArgs, host: &Host, asker: &Asker, port: u16) -> Result<HostPort> {
     if let Some(text) = &args.endpoint {
         return choose::endpoint(text, port)
             .map_err(|expected| Failure::Mistake(format!("--endpoint {text:?}: {expected}")));

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use adit_ctl::config::Endpoint;
+use adit_ctl::config::HostPort;
 use adit_ctl::keys;
 use adit_ctl::uapi::MAX_NAMES;
 use adit_engine::Interface;
@@ -114,7 +114,7 @@ impl Resolver {
             if state.peers.len() >= MAX_NAMES || peer.host.len() > MAX_HOST {
                 continue;
             }
-            let endpoint = Endpoint {
+            let endpoint = HostPort {
                 host: peer.host,
                 port: peer.port,
             };
