@@ -125,13 +125,13 @@ pub(crate) const MAX_ANSWER: u64 = 1 << 30;
 
 /// A connection on which an answer is read. A process that is in the hands of an intruder may never
 /// come to the end of one, and each read alone is short.
-pub(crate) struct Answer<R> {
+pub(crate) struct AnswerReader<R> {
     pub(crate) stream: R,
     until: Instant,
     left: u64,
 }
 
-impl<R> Answer<R> {
+impl<R> AnswerReader<R> {
     pub(crate) fn new(stream: R, patience: Duration) -> Self {
         Self {
             stream,
@@ -146,7 +146,7 @@ impl<R> Answer<R> {
     }
 }
 
-impl<R: Read> Read for Answer<R> {
+impl<R: Read> Read for AnswerReader<R> {
     fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
         if Instant::now() > self.until {
             return Err(io::ErrorKind::WouldBlock.into());

@@ -80,7 +80,7 @@ pub(crate) fn answers_without_end(dir: &Dir, piece: &'static [u8]) {
 #[test]
 fn an_answer_has_a_longest_time_and_length() {
     let endless = || std::io::repeat(b'x');
-    let mut late = Answer::new(endless(), Duration::ZERO);
+    let mut late = AnswerReader::new(endless(), Duration::ZERO);
     std::thread::sleep(Duration::from_millis(1));
     let error = late.read(&mut [0]).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::WouldBlock);

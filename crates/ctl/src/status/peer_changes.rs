@@ -28,7 +28,7 @@ use adit_proto::config::PeerStatus;
 use serde::{Deserialize, Serialize};
 
 use super::{InterfaceJson, NamedPeer, PeerRef, StatusReport};
-use crate::socket::{self, Answer, TO_ANSWER};
+use crate::socket::{self, AnswerReader, TO_ANSWER};
 use crate::status::protocol::{DIR, PIECE};
 use crate::text::Clean;
 use crate::uapi::PATIENCE;
@@ -179,7 +179,7 @@ pub struct WatchedPeers<T> {
 
 /// Lines of JSON, one at a time.
 struct Lines<R> {
-    stream: BufReader<Answer<R>>,
+    stream: BufReader<AnswerReader<R>>,
     line: Vec<u8>,
 }
 
@@ -249,7 +249,7 @@ impl<T> WatchedPeers<T> {
 
 impl<R: Read> Lines<R> {
     fn new(stream: R) -> Self {
-        let stream = BufReader::with_capacity(PIECE, Answer::new(stream, TO_ANSWER));
+        let stream = BufReader::with_capacity(PIECE, AnswerReader::new(stream, TO_ANSWER));
         let line = Vec::new();
         Self { stream, line }
     }

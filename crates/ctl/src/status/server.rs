@@ -30,7 +30,8 @@ use super::{InterfaceJson, SCHEMA, StatusReport};
 use crate::keys;
 use crate::origin::Origin;
 use crate::socket::{
-    self, Answer, BindError, Bound, RESERVE, STALL, ServerEvent, Service, Serving, TO_ANSWER, Talk,
+    self, AnswerReader, BindError, Bound, RESERVE, STALL, ServerEvent, Service, Serving, TO_ANSWER,
+    Talk,
 };
 use crate::status::protocol::{DIR, PIECE};
 use crate::text::Clean;
@@ -377,7 +378,7 @@ pub(super) fn fetch_within(
     // An older server does not read that, and resets the connection once it has told all.
     _ = stream.write_all(b"status\n");
     let mut json = Vec::new();
-    match Answer::new(stream, patience).read_to_end(&mut json) {
+    match AnswerReader::new(stream, patience).read_to_end(&mut json) {
         Err(error) if error.kind() == io::ErrorKind::ConnectionReset && json.ends_with(b"\n") => {}
         result => _ = result?,
     }
@@ -416,7 +417,7 @@ pub fn probe_in(dir: &Path, name: &str, peer: &str) -> io::Result<Probe> {
     let mut stream = socket::connect(&dir.join(format!("{name}.sock")), PATIENCE)?;
     stream.write_all(format!("handshake {peer}\n").as_bytes())?;
     let mut json = Vec::new();
-    let answer = Answer::new(stream, TO_ANSWER);
+    let answer = AnswerReader::new(stream, TO_ANSWER);
     answer.take(1 << 10).read_to_end(&mut json)?;
     Ok(serde_json::from_slice(&json)?)
 }
