@@ -78,7 +78,7 @@ impl std::error::Error for BindError {}
 /// A listening socket and its file, which goes when this is dropped, if it is still the one that
 /// was bound.
 #[derive(Debug)]
-pub(crate) struct Bound {
+pub(crate) struct BoundListener {
     listener: Option<Arc<UnixListener>>,
     /// A control socket has its removal noticed, and a file `IF.name` beside it that goes with it.
     folder: Folder,
@@ -158,7 +158,7 @@ impl<R: Read> Read for AnswerReader<R> {
     }
 }
 
-impl Bound {
+impl BoundListener {
     /// Binds `dir/name.sock` with mode 0600, or 0660 for a `group`, making `dir` with mode 0755 if
     /// it is missing.
     pub(crate) fn bind(
@@ -271,7 +271,7 @@ impl Bound {
     }
 }
 
-impl Drop for Bound {
+impl Drop for BoundListener {
     fn drop(&mut self) {
         if let Some(file) = self.file {
             files::remove(self.folder, &self.dir, &self.name, file);

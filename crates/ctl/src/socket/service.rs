@@ -31,7 +31,7 @@ use std::sync::{Arc, mpsc};
 use std::thread::{JoinHandle, ThreadId};
 use std::time::Duration;
 
-use super::Bound;
+use super::BoundListener;
 use super::client::Talk;
 use crate::origin::Origin;
 use crate::zeroized::Zeroized;
@@ -63,7 +63,7 @@ pub struct Serving {
     shared: Arc<Shared>,
     thread: Option<ThreadId>,
     /// Brings the socket back when it is no longer served.
-    bound: mpsc::Receiver<Bound>,
+    bound: mpsc::Receiver<BoundListener>,
     poker: Poker,
     listener: Option<Arc<UnixListener>>,
 }
@@ -107,7 +107,7 @@ impl Service {
     /// conversation with it.
     pub(crate) fn serve(
         &self,
-        bound: Bound,
+        bound: BoundListener,
         open: impl Fn(&mut Zeroized, Origin) -> Box<dyn Talk> + Send + 'static,
         notify: impl Fn(ServerEvent<'_>) + Send + 'static,
     ) -> io::Result<Serving> {

@@ -30,8 +30,8 @@ use super::{InterfaceJson, SCHEMA, StatusReport};
 use crate::keys;
 use crate::origin::Origin;
 use crate::socket::{
-    self, AnswerReader, BindError, Bound, RESERVE, STALL, ServerEvent, Service, Serving, TO_ANSWER,
-    Talk,
+    self, AnswerReader, BindError, BoundListener, RESERVE, STALL, ServerEvent, Service, Serving,
+    TO_ANSWER, Talk,
 };
 use crate::status::protocol::{DIR, PIECE};
 use crate::text::Clean;
@@ -40,7 +40,7 @@ use crate::zeroized::Zeroized;
 
 /// A bound status socket. Dropping it removes the socket's file.
 #[derive(Debug)]
-pub struct Server(Bound);
+pub struct Server(BoundListener);
 
 impl Server {
     /// Binds `/run/adit/NAME.sock`, taking over what a dead process left there. The members of the
@@ -57,7 +57,7 @@ impl Server {
     /// # Errors
     /// As of [`Server::bind`].
     pub fn bind_in(dir: &Path, name: &str, group: Option<u32>) -> Result<Self, BindError> {
-        Bound::bind(Folder::Status, dir, name, group).map(Self)
+        BoundListener::bind(Folder::Status, dir, name, group).map(Self)
     }
 
     /// Takes a listening socket that another process bound at `dir/NAME.sock`, its file included.
@@ -65,7 +65,7 @@ impl Server {
     /// # Errors
     /// The descriptor is no listening UNIX socket, or the file is not there.
     pub fn adopt_in(dir: &Path, name: &str, fd: OwnedFd) -> Result<Self, BindError> {
-        Bound::adopt(Folder::Status, dir, name, fd).map(Self)
+        BoundListener::adopt(Folder::Status, dir, name, fd).map(Self)
     }
 
     /// Answers every client on the service's thread with what `report` returns at that moment, with

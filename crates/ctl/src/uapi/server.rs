@@ -9,7 +9,7 @@ use adit_proto::config::PeerStatus;
 
 use super::{Configured, DIR, Heard, MAX_REQUEST, Parser, Request, Response, UapiError, format};
 use crate::origin::Origin;
-use crate::socket::{BindError, Bound, ServerEvent, Service, Serving, Talk};
+use crate::socket::{BindError, BoundListener, ServerEvent, Service, Serving, Talk};
 use crate::zeroized::Zeroized;
 
 /// A bound UAPI socket. Clients that connect wait until [`Server::serve`]. Dropping it removes the
@@ -18,7 +18,7 @@ use crate::zeroized::Zeroized;
 /// A file `IF.name` stands beside the socket: innernet finds interfaces by those, and nothing that
 /// looks for sockets (`wg`, wgctrl-go) looks at other files.
 #[derive(Debug)]
-pub struct Server(Bound);
+pub struct Server(BoundListener);
 
 impl Server {
     /// Binds `/var/run/wireguard/NAME.sock`, taking over what a dead process left there.
@@ -34,7 +34,7 @@ impl Server {
     /// # Errors
     /// See [`BindError`]; a name that is no interface's is one.
     pub fn bind_in(dir: &Path, name: &str) -> Result<Self, BindError> {
-        Bound::bind(Folder::Control, dir, name, None).map(Self)
+        BoundListener::bind(Folder::Control, dir, name, None).map(Self)
     }
 
     /// Takes a listening socket that another process bound for `name` (`WG_UAPI_FD`), its file
@@ -52,7 +52,7 @@ impl Server {
     /// # Errors
     /// As of [`Server::adopt`].
     pub fn adopt_in(dir: &Path, name: &str, fd: OwnedFd) -> Result<Self, BindError> {
-        Bound::adopt(Folder::Control, dir, name, fd).map(Self)
+        BoundListener::adopt(Folder::Control, dir, name, fd).map(Self)
     }
 
     /// The listening socket (close-on-exec, non-blocking) for a child process to adopt. The file

@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
 use crate::origin::Origin;
-use crate::socket::Bound;
+use crate::socket::BoundListener;
 use crate::socket::client::Talk;
 use crate::socket::contain::contain;
 use crate::uapi::Configured;
@@ -83,7 +83,7 @@ pub(super) enum Command {
 pub(super) type Open = Box<dyn Fn(&mut Zeroized, Origin) -> Box<dyn Talk> + Send>;
 
 pub(super) struct Socket {
-    pub(super) bound: Bound,
+    pub(super) bound: BoundListener,
     pub(super) open: Open,
     pub(super) notify: Box<dyn Fn(ServerEvent<'_>) + Send>,
     /// The inotify watch on the socket's file, if its removal is to be noticed.
@@ -93,7 +93,7 @@ pub(super) struct Socket {
     /// The clients are to be looked at, and were not yet.
     pub(super) is_due: Arc<AtomicBool>,
     /// Gives the socket back when it is served no more.
-    pub(super) done: mpsc::Sender<Bound>,
+    pub(super) done: mpsc::Sender<BoundListener>,
 }
 
 impl Shared {
@@ -125,7 +125,7 @@ impl Shared {
     }
 
     /// Watches the socket's file, if it is still there.
-    pub(super) fn watch(&self, bound: &Bound) -> io::Result<Option<i32>> {
+    pub(super) fn watch(&self, bound: &BoundListener) -> io::Result<Option<i32>> {
         let watch = files::watch(self.inotify.as_fd(), &bound.dir, &bound.name);
         match watch.map(Some) {
             Err(error) => match Errno::from_io_error(&error) {
