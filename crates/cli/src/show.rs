@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use adit_ctl::status::{self, Colour, Field, InterfaceJson, NoAnswer, StatusReport};
 use adit_ctl::text::printable_json;
-use adit_ctl::uapi::{self, Client, ClientError};
+use adit_ctl::uapi::{self, ClientError, UapiClient};
 
 use crate::cli::{self, Layout, ShowArgs};
 use crate::failure::{Context, Failure, Result, say};
@@ -203,7 +203,7 @@ pub(crate) fn no_answer(interface: String, error: ClientError) -> NoAnswer {
 fn print_names() -> Result<()> {
     let mut names = uapi::interfaces(Path::new(uapi::DIR));
     names.retain(|name| {
-        !Client::connect(name).is_err_and(|error| ClientError::from(error).is_unserved())
+        !UapiClient::connect(name).is_err_and(|error| ClientError::from(error).is_unserved())
     });
     match names.is_empty() {
         true => Ok(()),
@@ -239,7 +239,7 @@ pub(crate) fn interface(name: &str) -> Result<InterfaceJson> {
 fn ask(name: String, is_secret: bool) -> Answer {
     let answer = match is_secret {
         false => interface_status(&name),
-        true => Client::connect(&name)
+        true => UapiClient::connect(&name)
             .map_err(ClientError::from)
             .and_then(|mut client| Ok(InterfaceJson::new(&name, &client.get()?, true))),
     };
@@ -251,7 +251,7 @@ pub(crate) fn interface_status(name: &str) -> std::result::Result<InterfaceJson,
     match status::fetch(name).map_err(ClientError::from) {
         // It would not answer there, either.
         Err(error) if !error.is_silence() => {
-            let status = Client::connect(name)?.get()?;
+            let status = UapiClient::connect(name)?.get()?;
             Ok(InterfaceJson::new(name, &status, false))
         }
         answer => answer,

@@ -7,7 +7,7 @@
 use std::error::Error;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use adit_ctl::uapi::{Client, Request, Response, Server, UapiError};
+use adit_ctl::uapi::{Request, Response, Server, UapiClient, UapiError};
 use adit_ctl::{Service, keys};
 use adit_proto::config::{DeviceChange, DeviceStatus};
 
@@ -44,7 +44,7 @@ fn serve_and_ask(dir: &std::path::Path) -> Result<(), Box<dyn Error>> {
     let serving = server.serve(&service, handler, notify)?;
 
     // The client.
-    let mut client = Client::connect_in(dir, "example0")?;
+    let mut client = UapiClient::connect_in(dir, "example0")?;
     client.set(&DeviceChange {
         private_key: Some(keys::generate_private(|bytes| bytes.fill(7))),
         listen_port: Some(51820),

@@ -2,7 +2,7 @@
 //! text, and the status that `adit show` prints.
 //!
 //! - [`uapi`]: the socket by which `wg` configures an interface: [`uapi::Server`],
-//!   [`uapi::Client`], and the parser;
+//!   [`uapi::UapiClient`], and the parser;
 //! - [`mod@config`]: configuration files, from text to a transaction and back;
 //! - [`keys`]: keys in base64 and hexadecimal;
 //! - [`status`]: the versioned JSON of `adit show`, and its socket;

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use adit_ctl::uapi::{Client, Request, Response, Server, UapiError};
+use adit_ctl::uapi::{Request, Response, Server, UapiClient, UapiError};
 use adit_ctl::{Service, Serving, keys};
 use adit_proto::config::{AllowedIpChange, Cidr, DeviceChange, DeviceStatus, PeerStatus};
 
@@ -230,7 +230,7 @@ fn wg_sets_and_shows_a_configuration() {
     );
 
     // Our own text is wg's, with more after the interface's keys.
-    let status = Client::connect("wgtest0").unwrap().get().unwrap();
+    let status = UapiClient::connect("wgtest0").unwrap().get().unwrap();
     let now = std::time::SystemTime::UNIX_EPOCH
         .elapsed()
         .unwrap()

@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use adit_ctl::status;
-use adit_ctl::uapi::Client;
+use adit_ctl::uapi::UapiClient;
 use adit_io::tun::Tun;
 use adit_io::{Offloads, TunQueue as _};
 use adit_proto::config::{AllowedIpChange, Cidr, DeviceChange, PeerChange, PublicKey, Secret};
@@ -127,7 +127,7 @@ impl End {
         };
         let deadline = Instant::now() + Duration::from_secs(5);
         let answers =
-            || Client::connect_in(directory, name).is_ok_and(|mut client| client.get().is_ok());
+            || UapiClient::connect_in(directory, name).is_ok_and(|mut client| client.get().is_ok());
         while !answers() {
             if let Some(status) = end.process.ended().context(failed)? {
                 bail!(
@@ -164,7 +164,7 @@ impl End {
             peers: vec![section],
             ..DeviceChange::default()
         };
-        let mut client = Client::connect_in(&self.directory, self.name).context(failed)?;
+        let mut client = UapiClient::connect_in(&self.directory, self.name).context(failed)?;
         client.set(&change).context(failed)?;
         host.bring_up(self.name, &[(at.into(), PREFIX)], Some(MTU))
             .context(failed)

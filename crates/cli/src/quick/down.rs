@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use adit_ctl::config::Table;
 use adit_ctl::status;
-use adit_ctl::uapi::Client;
+use adit_ctl::uapi::UapiClient;
 use adit_netlink::Netlink;
 use adit_proto::config::DeviceStatus;
 
@@ -112,7 +112,7 @@ impl Quick {
     pub(super) fn take_down(&self, netlink: &Netlink, status: Option<&DeviceStatus>) -> Result<()> {
         if status.is_some() {
             // For the log alone.
-            let client = Client::connect(&self.name);
+            let client = UapiClient::connect(&self.name);
             let _ = client.map(|mut client| client.say_down());
         }
         let deleted = self.delete(netlink, status.is_some());

@@ -65,7 +65,7 @@ pub(crate) fn edit(args: &ChangeArgs) -> Result<()> {
         }
     };
     replace(&path, &old, &new, copy)?;
-    match adit_ctl::uapi::Client::connect(&name).map_err(adit_ctl::uapi::ClientError::Io) {
+    match adit_ctl::uapi::UapiClient::connect(&name).map_err(adit_ctl::uapi::ClientError::Io) {
         Err(error) if error.is_unserved() => said.say(format_args!(
             "{} is changed: `adit up {}` brings {name} up with it",
             path.display(),

@@ -34,7 +34,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use adit_ctl::config::{self, Config, InterfaceSection};
-use adit_ctl::uapi::{self, Client, ClientError};
+use adit_ctl::uapi::{self, ClientError, UapiClient};
 use adit_netlink::{Family, Netlink};
 use adit_proto::ConfigError;
 use adit_proto::config::{AllowedIpChange, Cidr, DeviceChange, DeviceStatus};
@@ -213,7 +213,7 @@ impl Quick {
     fn load_for_down(args: &FileArgs) -> Result<Self> {
         let (path, name) = config::locate(&args.conf.conf).map_err(Failure::Mistake)?;
         let is_missing = path.try_exists().is_ok_and(|exists| !exists);
-        let runs = || Client::connect(&name).is_ok();
+        let runs = || UapiClient::connect(&name).is_ok();
         if !is_missing || !runs() {
             return Self::load_with_mistakes(args);
         }
@@ -276,7 +276,7 @@ impl Quick {
     fn name_peers(&self, replace: bool) {
         let names = self.config.names();
         if replace || !names.is_empty() {
-            let client = Client::connect(&self.name);
+            let client = UapiClient::connect(&self.name);
             _ = client.map(|mut client| client.name_peers(names.into_iter(), replace));
         }
     }
@@ -289,7 +289,7 @@ impl Quick {
                 .filter_map(|peer| Some((peer.public_key, peer.endpoint.as_ref()?)))
                 .filter(|(_, endpoint)| endpoint.numeric().is_none())
         };
-        let client = Client::connect(&self.name);
+        let client = UapiClient::connect(&self.name);
         _ = client.map(|mut client| client.name_endpoints(named(), true));
     }
 
@@ -320,7 +320,7 @@ impl Quick {
                 error: why.into(),
             }
         };
-        let client = Client::connect(&self.name).map_err(ClientError::Io);
+        let client = UapiClient::connect(&self.name).map_err(ClientError::Io);
         client
             .and_then(|mut client| client.set(change))
             .map_err(refused)
@@ -332,7 +332,7 @@ impl Quick {
     }
 
     fn ask(&self) -> std::result::Result<DeviceStatus, ClientError> {
-        Client::connect(&self.name)?.get()
+        UapiClient::connect(&self.name)?.get()
     }
 
     fn status(&self) -> Result<DeviceStatus> {
@@ -369,7 +369,9 @@ impl Quick {
             let others = uapi::interfaces(Path::new(uapi::DIR));
             for other in others.iter().filter(|other| **other != self.name) {
                 // Its routes may have gone with `ip link set down`, or are about to come.
-                let status = Client::connect(other).ok().map(|mut client| client.get());
+                let status = UapiClient::connect(other)
+                    .ok()
+                    .map(|mut client| client.get());
                 tables.retain(|table| !matches!(&status, Some(Ok(s)) if s.fwmark == *table));
             }
         }

@@ -12,7 +12,7 @@ use std::net::IpAddr;
 
 use adit_ctl::config::{self, Config, HostPort, InterfaceAddress, PeerSection, Term};
 use adit_ctl::keys;
-use adit_ctl::uapi::{Client, ClientError};
+use adit_ctl::uapi::{ClientError, UapiClient};
 use adit_proto::Allowance;
 use adit_proto::config::{
     AllowedIpChange, Cidr, DeviceChange, DeviceStatus, PeerChange, PublicKey,
@@ -279,7 +279,7 @@ impl Quick {
             return;
         }
         let named = std::iter::once((peer, endpoint));
-        let client = Client::connect(&self.name).map_err(ClientError::Io);
+        let client = UapiClient::connect(&self.name).map_err(ClientError::Io);
         match client.and_then(|mut client| client.name_endpoints(named, false)) {
             Err(error) if !error.is_unserved() => say!(
                 "adit: `adit sync {}` looks up the name of the endpoint",

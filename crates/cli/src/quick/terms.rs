@@ -4,7 +4,7 @@
 use std::time::{Duration, SystemTime};
 
 use adit_ctl::config::{self, Term};
-use adit_ctl::uapi::Client;
+use adit_ctl::uapi::UapiClient;
 use adit_proto::Allowance;
 use adit_proto::config::PublicKey;
 
@@ -152,7 +152,7 @@ impl Quick {
     }
 
     fn tell_allowances(&self, given: &[(PublicKey, Allowance, bool)], replace: bool) -> Result<()> {
-        let client = Client::connect(&self.name).map_err(Into::into);
+        let client = UapiClient::connect(&self.name).map_err(Into::into);
         let told = client.and_then(|mut client| client.allow_peers(given, replace));
         match told {
             // There is nothing to heed.

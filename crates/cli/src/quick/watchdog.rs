@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::Duration;
 
-use adit_ctl::uapi::{Client, ClientError};
+use adit_ctl::uapi::{ClientError, UapiClient};
 
 use crate::failure::say;
 use crate::systemd::tell;
@@ -50,5 +50,5 @@ pub(super) fn start(interface: &str) {
 }
 
 fn ask(interface: &str) -> Result<(), ClientError> {
-    Client::connect(interface)?.alive()
+    UapiClient::connect(interface)?.alive()
 }

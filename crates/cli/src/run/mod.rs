@@ -21,7 +21,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::{Arc, Weak};
 
-use adit_ctl::uapi::{Client, ClientError};
+use adit_ctl::uapi::{ClientError, UapiClient};
 use adit_ctl::{Origin, config, status};
 use adit_io::Offloads;
 use adit_sandbox::Starter;
@@ -304,7 +304,7 @@ fn allow_descriptors() {
 
 /// Has the process that serves the interface `with` serve `name`, too.
 pub(crate) fn join(with: &str, name: &str) -> Result<()> {
-    let added = Client::connect(with)
+    let added = UapiClient::connect(with)
         .map_err(ClientError::Io)
         .and_then(|mut client| client.add(name));
     added.map_err(|error| {
@@ -328,7 +328,7 @@ pub(crate) fn join(with: &str, name: &str) -> Result<()> {
 pub(crate) fn tune(args: &TuneArgs) -> Result<()> {
     let name = &args.interface;
     let policy = args.change.policy.map(|policy| policy.0.name());
-    let changed = Client::connect(name)
+    let changed = UapiClient::connect(name)
         .map_err(ClientError::Io)
         .and_then(|mut client| client.set_threads(args.change.shards, policy));
     changed.map_err(|error| {

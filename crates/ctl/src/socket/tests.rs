@@ -12,7 +12,7 @@ use rustix::io::Errno;
 
 use super::client::STALL;
 use super::*;
-use crate::uapi::{Client, ClientError, Request, Response, Server, UapiError};
+use crate::uapi::{ClientError, Request, Response, Server, UapiClient, UapiError};
 use crate::zeroized::Zeroized;
 
 /// A directory of its own for each test.
@@ -143,7 +143,7 @@ fn a_request_to_add_an_interface_is_done_or_explained() {
     let dir = Dir::new();
     let service = Service::start().unwrap();
     let (_serving, _told) = serve(&service, &dir);
-    let mut client = crate::uapi::Client::connect_in(&dir.0, "wg0").unwrap();
+    let mut client = crate::uapi::UapiClient::connect_in(&dir.0, "wg0").unwrap();
     client.add("wg1").unwrap();
     let refused = client.add("wg2").unwrap_err();
     assert_eq!(refused.to_string(), "no room for wg2");
@@ -311,7 +311,7 @@ fn our_client_speaks_to_our_server() {
     let dir = Dir::new();
     let service = Service::start().unwrap();
     let (_serving, _told) = serve(&service, &dir);
-    let mut client = Client::connect_in(&dir.0, "wg0").unwrap();
+    let mut client = UapiClient::connect_in(&dir.0, "wg0").unwrap();
     client.set(&mark(5)).unwrap();
     assert_eq!(client.get().unwrap().fwmark, 5);
     let change = DeviceChange {
@@ -340,16 +340,19 @@ fn our_client_understands_wireguard_go_and_keys_of_the_future() {
             stream.write_all(text.as_bytes()).unwrap();
         }
     });
-    let status = Client::connect_in(&dir.0, "wg0").unwrap().get().unwrap();
+    let status = UapiClient::connect_in(&dir.0, "wg0")
+        .unwrap()
+        .get()
+        .unwrap();
     assert!(status.public_key.is_some());
     let peer = &status.peers[0];
     assert_eq!(peer.last_handshake, Some(Duration::new(3, 9)));
     assert_eq!(peer.endpoint.unwrap().to_string(), "[fe80::1%1]:3");
-    let set = Client::connect_in(&dir.0, "wg0").unwrap().set(&mark(1));
+    let set = UapiClient::connect_in(&dir.0, "wg0").unwrap().set(&mark(1));
     assert!(matches!(set, Err(ClientError::Refused(22))), "{set:?}");
-    let nonsense = Client::connect_in(&dir.0, "wg0").unwrap().get();
+    let nonsense = UapiClient::connect_in(&dir.0, "wg0").unwrap().get();
     assert!(matches!(nonsense, Err(ClientError::Protocol(_))));
-    let cut = Client::connect_in(&dir.0, "wg0").unwrap().get();
+    let cut = UapiClient::connect_in(&dir.0, "wg0").unwrap().get();
     assert!(matches!(cut, Err(ClientError::Io(_))));
     // The kernel's word for a read that timed out tells nobody anything.
     let late = ClientError::Io(std::io::ErrorKind::WouldBlock.into());
@@ -682,7 +685,7 @@ fn a_long_answer_comes_in_pieces_and_whole() {
     let server = Server::bind_in(&dir.0, "wg0").unwrap();
     let handler = move |_| Response::Status(status());
     let _serving = server.serve(&service, handler, |_| ()).unwrap();
-    let mut client = Client::connect_in(&dir.0, "wg0").unwrap();
+    let mut client = UapiClient::connect_in(&dir.0, "wg0").unwrap();
     let text = crate::uapi::format_status(&client.get().unwrap());
     assert_eq!(client.get().unwrap().peers.len(), 1000);
     // A client that asks again before it reads, and stops writing, gets both.

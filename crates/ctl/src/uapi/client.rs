@@ -92,7 +92,7 @@ pub fn interfaces(dir: &Path) -> Vec<String> {
 }
 
 /// A connection to the daemon of one interface, whichever implementation it is.
-pub struct Client {
+pub struct UapiClient {
     stream: UnixStream,
     /// Read, and not looked at yet.
     ahead: Zeroized,
@@ -100,7 +100,7 @@ pub struct Client {
     pub(super) patience: Duration,
 }
 
-impl Client {
+impl UapiClient {
     /// Connects to `/var/run/wireguard/NAME.sock`.
     ///
     /// # Errors
@@ -113,7 +113,7 @@ impl Client {
     /// Connects to `dir/NAME.sock`.
     ///
     /// # Errors
-    /// As of [`Client::connect`].
+    /// As of [`UapiClient::connect`].
     pub fn connect_in(dir: &Path, name: &str) -> io::Result<Self> {
         let stream = socket::connect(&dir.join(format!("{name}.sock")), PATIENCE)?;
         Ok(Self::over(stream))
@@ -169,7 +169,7 @@ impl Client {
     /// Says that this process is about to delete the interface, for the log. Only Adit takes it.
     ///
     /// # Errors
-    /// As of [`Client::add`].
+    /// As of [`UapiClient::add`].
     pub fn say_down(&mut self) -> Result<(), ClientError> {
         self.stream.write_all(b"down=1\n\n")?;
         self.answer(|_, _| Some(()))
@@ -189,7 +189,7 @@ impl Client {
     /// Has the process use so many threads at most, by the policy of this name. Only Adit can.
     ///
     /// # Errors
-    /// As of [`Client::add`].
+    /// As of [`UapiClient::add`].
     pub fn set_threads(
         &mut self,
         shards: Option<u16>,
@@ -225,7 +225,7 @@ impl Client {
     /// Gives peers names; with `replace`, no other peer has one. Only Adit keeps them.
     ///
     /// # Errors
-    /// As of [`Client::add`].
+    /// As of [`UapiClient::add`].
     pub fn name_peers<'a>(
         &mut self,
         names: impl Iterator<Item = (PublicKey, &'a str)>,
@@ -247,7 +247,7 @@ impl Client {
     /// Says what peers may do; with `replace`, all others may do everything. Only Adit heeds it.
     ///
     /// # Errors
-    /// As of [`Client::add`].
+    /// As of [`UapiClient::add`].
     pub fn allow_peers(
         &mut self,
         given: &[(PublicKey, Allowance, bool)],
@@ -283,7 +283,7 @@ impl Client {
     /// other peer's is. Only Adit looks them up.
     ///
     /// # Errors
-    /// As of [`Client::add`].
+    /// As of [`UapiClient::add`].
     pub fn name_endpoints<'a>(
         &mut self,
         named: impl Iterator<Item = (PublicKey, &'a HostPort)>,

@@ -27,7 +27,7 @@ mod changes_tests;
 mod tests;
 
 pub use changes::{Changed, Configured, Item, Plan};
-pub use client::{Client, ClientError, PATIENCE, interfaces};
+pub use client::{ClientError, PATIENCE, UapiClient, interfaces};
 pub use format::{format_set, format_status};
 pub use lines::{MAX_ALLOWANCES, MAX_NAMES, MAX_PEERS};
 pub use parse::{Heard, MAX_LINE, MAX_REQUEST, Parser};

@@ -594,7 +594,7 @@ fn what_peers_may_do_comes_in_sections() {
 fn an_answer_without_end_is_not_waited_for() {
     let dir = Dir::new();
     answers_without_end(&dir, b"x=1\n");
-    let mut client = Client::connect_in(&dir.0, "wg0").unwrap();
+    let mut client = UapiClient::connect_in(&dir.0, "wg0").unwrap();
     client.patience = Duration::from_millis(100);
     assert!(client.get().unwrap_err().is_silence());
 }

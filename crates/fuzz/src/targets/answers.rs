@@ -44,10 +44,10 @@ pub(crate) fn run(input: &[u8]) {
 }
 
 /// A client whose daemon has said `bytes` and says nothing more, though it is there.
-fn answered(bytes: &[u8]) -> Option<(uapi::Client, UnixStream)> {
+fn answered(bytes: &[u8]) -> Option<(uapi::UapiClient, UnixStream)> {
     let (ours, mut theirs) = UnixStream::pair().ok()?;
     theirs.set_nonblocking(true).ok()?;
     theirs.write_all(bytes).ok()?;
     theirs.shutdown(Shutdown::Write).ok()?;
-    Some((uapi::Client::over(ours), theirs))
+    Some((uapi::UapiClient::over(ours), theirs))
 }
