@@ -14,7 +14,7 @@
 //! others wait, and who moves fewer than [`PACE`](shared::PACE) bytes in a second while they do is given up.
 //!
 //! The thread
-//! sleeps in epoll_wait(2) until a client, a socket's file or a [`Command`] wakes it, or the
+//! sleeps in epoll_wait(2) until a client, a socket's file or a [`ServiceCommand`] wakes it, or the
 //! earliest deadline passes, and then looks only at what is ready.
 //!
 //! [`STALL`]: super::client::STALL
@@ -36,7 +36,7 @@ use super::client::Talk;
 use crate::origin::Origin;
 use crate::zeroized::Zeroized;
 pub use shared::ServerEvent;
-use shared::{Command, Shared, Socket};
+use shared::{ServiceCommand, Shared, Socket};
 use thread::Thread;
 
 /// A thread that serves sockets, which come and go while it runs: [`uapi::Server::serve`] and
@@ -80,13 +80,14 @@ pub(crate) struct Poker {
 impl Poker {
     pub(crate) fn poke(&self) {
         if !self.is_due.swap(true, Ordering::AcqRel) {
-            self.shared.command(Command::Poke(self.id));
+            self.shared.command(ServiceCommand::Poke(self.id));
         }
     }
 
     /// Has the service keep a thing for so long, the same for all things.
     pub(crate) fn keep(&self, thing: impl Any + Send, time: Duration) {
-        self.shared.command(Command::Keep(Box::new(thing), time));
+        self.shared
+            .command(ServiceCommand::Keep(Box::new(thing), time));
     }
 }
 
@@ -132,7 +133,7 @@ impl Service {
             is_due,
             done,
         };
-        if !self.shared.command(Command::Add(id, socket)) {
+        if !self.shared.command(ServiceCommand::Add(id, socket)) {
             return Err(io::Error::other("the thread that serves sockets has ended"));
         }
         Ok(Serving {
@@ -148,7 +149,7 @@ impl Service {
 
 impl Drop for Service {
     fn drop(&mut self) {
-        self.shared.command(Command::Stop);
+        self.shared.command(ServiceCommand::Stop);
         if let Some(thread) = self.thread.take()
             && thread.thread().id() != std::thread::current().id()
         {
@@ -174,7 +175,7 @@ impl Serving {
 
 impl Drop for Serving {
     fn drop(&mut self) {
-        self.shared.command(Command::Remove(self.id));
+        self.shared.command(ServiceCommand::Remove(self.id));
         if self.thread != Some(std::thread::current().id()) {
             // Here and not on the thread, because the directory may be locked for a while.
             self.listener = None;

@@ -64,7 +64,7 @@ pub enum ServerEvent<'a> {
 /// State that the thread and its users share.
 #[derive(Debug)]
 pub(super) struct Shared {
-    pub(super) commands: mpsc::Sender<Command>,
+    pub(super) commands: mpsc::Sender<ServiceCommand>,
     /// Wakes the thread when there are commands.
     pub(super) wake: OwnedFd,
     /// One for all files: a user may have 128 of them (`fs.inotify.max_user_instances`).
@@ -72,7 +72,7 @@ pub(super) struct Shared {
     pub(super) next_id: AtomicU64,
 }
 
-pub(super) enum Command {
+pub(super) enum ServiceCommand {
     Add(u64, Socket),
     Remove(u64),
     Poke(u64),
@@ -98,7 +98,7 @@ pub(super) struct Socket {
 
 impl Shared {
     /// With the end at which commands arrive.
-    pub(super) fn new() -> io::Result<(Arc<Self>, mpsc::Receiver<Command>)> {
+    pub(super) fn new() -> io::Result<(Arc<Self>, mpsc::Receiver<ServiceCommand>)> {
         let flags = inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK;
         let inotify =
             inotify::init(flags).map_err(|errno| exhausted(errno, "max_user_instances"))?;
@@ -118,7 +118,7 @@ impl Shared {
     }
 
     /// False: the thread has ended.
-    pub(super) fn command(&self, command: Command) -> bool {
+    pub(super) fn command(&self, command: ServiceCommand) -> bool {
         let sent = self.commands.send(command).is_ok();
         _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
         sent

@@ -20,15 +20,15 @@ use crate::origin::Origin;
 use crate::socket::client::Client;
 use crate::socket::contain::contain;
 use crate::socket::service::shared::{
-    ACCEPT_PAUSE, COMMANDS, Command, EVENTS, FILES, MAX_ALL_CLIENTS, MAX_CLIENTS, PACE, PACE_TIME,
-    SHARED, ServerEvent, Shared, Socket, is_scarce,
+    ACCEPT_PAUSE, COMMANDS, EVENTS, FILES, MAX_ALL_CLIENTS, MAX_CLIENTS, PACE, PACE_TIME, SHARED,
+    ServerEvent, ServiceCommand, Shared, Socket, is_scarce,
 };
 use crate::zeroized::Zeroized;
 
 /// State of the thread.
 pub(super) struct Thread {
     shared: Arc<Shared>,
-    commands: mpsc::Receiver<Command>,
+    commands: mpsc::Receiver<ServiceCommand>,
     epoll: OwnedFd,
     clients: HashMap<u64, Client>,
     sockets: HashMap<u64, Socket>,
@@ -51,7 +51,7 @@ pub(super) struct Thread {
 impl Thread {
     pub(super) fn new(
         shared: Arc<Shared>,
-        commands: mpsc::Receiver<Command>,
+        commands: mpsc::Receiver<ServiceCommand>,
     ) -> std::io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         for (fd, id) in [(&shared.wake, COMMANDS), (&shared.inotify, FILES)] {
@@ -142,18 +142,18 @@ impl Thread {
     fn take_commands(&mut self) -> bool {
         while let Ok(command) = self.commands.try_recv() {
             match command {
-                Command::Add(id, mut socket) => {
+                ServiceCommand::Add(id, mut socket) => {
                     // Nobody handled what happened to the file before.
                     socket.check_file();
                     self.sockets.insert(id, socket);
                     self.listen(id, Instant::now());
                 }
-                Command::Remove(id) => self.remove(id),
-                Command::Poke(id) => self.poke(id),
-                Command::Keep(thing, time) => {
+                ServiceCommand::Remove(id) => self.remove(id),
+                ServiceCommand::Poke(id) => self.poke(id),
+                ServiceCommand::Keep(thing, time) => {
                     self.kept.push_back((Instant::now() + time, thing));
                 }
-                Command::Stop => return false,
+                ServiceCommand::Stop => return false,
             }
         }
         true
