@@ -20,7 +20,7 @@ pub(crate) use peers::{
 pub(crate) use since::Since;
 use values::interface_name;
 pub(crate) use values::{When, block};
-pub(crate) use watch::{EventsArgs, Layout, MetricsArgs, ShowArgs, TopArgs, WhyArgs};
+pub(crate) use watch::{EventsArgs, MetricsArgs, PeerLayout, ShowArgs, TopArgs, WhyArgs};
 
 mod files;
 mod guess;

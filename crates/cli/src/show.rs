@@ -9,7 +9,7 @@ use adit_ctl::status::{self, Colour, Field, InterfaceJson, NoAnswer, StatusRepor
 use adit_ctl::text::printable_json;
 use adit_ctl::uapi::{self, ClientError, UapiClient};
 
-use crate::cli::{self, Layout, ShowArgs};
+use crate::cli::{self, PeerLayout, ShowArgs};
 use crate::failure::{Context, Failure, Result, say};
 use crate::view::{self, Filter, Row, Sample};
 
@@ -90,9 +90,9 @@ fn print(args: &ShowArgs, report: &StatusReport, before: Option<&Sample>) -> Res
     let colour = Colour::from_env();
     let texts = report.interfaces.iter().map(|interface| {
         let is_long = match args.layout {
-            Layout::Auto => interface.peers.len() > MANY,
-            Layout::Lines => true,
-            Layout::Blocks => false,
+            PeerLayout::Auto => interface.peers.len() > MANY,
+            PeerLayout::Lines => true,
+            PeerLayout::Blocks => false,
         };
         match is_long {
             true => lines(args, interface, before, colour),

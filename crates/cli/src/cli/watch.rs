@@ -31,7 +31,7 @@ pub(crate) struct ShowArgs {
     pub(crate) sort: Sort,
     /// A block of lines for each peer, as `wg show`, or one line; `auto` is lines for more than 16
     #[arg(long, value_enum, default_value_t)]
-    pub(crate) layout: Layout,
+    pub(crate) layout: PeerLayout,
     /// Print again and again, every so many seconds (2 if not said), with rates
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "2",
           require_equals = true, value_parser = seconds, conflicts_with_all = ["json", "field"])]
@@ -40,7 +40,7 @@ pub(crate) struct ShowArgs {
 
 /// How `adit show` prints peers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Layout {
+pub(crate) enum PeerLayout {
     /// Lines where there are many peers
     #[default]
     Auto,

@@ -31,9 +31,9 @@ fn head() -> String {
 }
 
 /// A layout: the beginning of a file, and a peer's part.
-pub(super) type Layout = (&'static str, fn() -> String, fn(u8, &str) -> String);
+pub(super) type FileLayout = (&'static str, fn() -> String, fn(u8, &str) -> String);
 
-pub(super) const LAYOUTS: [Layout; 23] = [
+pub(super) const LAYOUTS: [FileLayout; 23] = [
     (
         "wg-easy 14",
         || {
@@ -174,7 +174,7 @@ pub(super) const LAYOUTS: [Layout; 23] = [
     }),
 ];
 
-fn file((_, head, peer): &Layout, peers: &[u8]) -> String {
+fn file((_, head, peer): &FileLayout, peers: &[u8]) -> String {
     let peers = peers.iter().map(|n| peer(*n, NAMES[usize::from(*n) - 1]));
     head() + &peers.collect::<String>()
 }
