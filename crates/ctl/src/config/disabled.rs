@@ -13,7 +13,7 @@
 use std::collections::HashMap;
 
 use super::layout::{Block, Layout};
-use crate::config::keywords::{Line, Section, spelling};
+use crate::config::keywords::{FileLine, Section, spelling};
 
 const MARK: &str = "# disabled:";
 /// Runs of lines with marks that are no disabled peers', at most: with more, none is one.
@@ -90,10 +90,10 @@ impl<'a> Layout<'a> {
         let is_off = |section: &Block| {
             section.kind == Some(Section::Peer) && marked.contains_key(&section.header)
         };
-        let is_known = |line: usize| match Line::read(self.lines[line]) {
-            Line::KeyValue(key, _) => spelling(Section::Peer, key).is_some(),
-            Line::Other(_) => false,
-            Line::Blank | Line::Section(_) => true,
+        let is_known = |line: usize| match FileLine::read(self.lines[line]) {
+            FileLine::KeyValue(key, _) => spelling(Section::Peer, key).is_some(),
+            FileLine::Other(_) => false,
+            FileLine::Blank | FileLine::Section(_) => true,
         };
         let is_alone = |line: &usize| {
             let owner = self.owner(*line);
@@ -107,7 +107,8 @@ impl<'a> Layout<'a> {
             return Some(above.chain(below).collect());
         }
         let in_force = |line: usize| {
-            !marked.contains_key(&line) && !matches!(Line::read(self.lines[line]), Line::Blank)
+            !marked.contains_key(&line)
+                && !matches!(FileLine::read(self.lines[line]), FileLine::Blank)
         };
         let lines = |at: usize, section: &Block| {
             let lines = section.header..=section.last;

@@ -31,14 +31,14 @@ pub(super) enum Section {
 }
 
 /// A line of a file, without its comment.
-pub(super) enum Line<'a> {
+pub(super) enum FileLine<'a> {
     Blank,
     Section(&'a str),
     KeyValue(&'a str, &'a str),
     Other(&'a str),
 }
 
-impl<'a> Line<'a> {
+impl<'a> FileLine<'a> {
     pub(super) fn read(line: &'a str) -> Self {
         let line = line.split('#').next().unwrap_or("").trim();
         if line.is_empty() {

@@ -19,7 +19,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use super::names::{self, Rank, Said};
-use crate::config::keywords::{Line, Section, section};
+use crate::config::keywords::{FileLine, Section, section};
 
 /// A file's lines, with their ends, and its sections.
 pub(super) struct Layout<'a> {
@@ -140,10 +140,12 @@ impl<'a> Layout<'a> {
     ) -> impl Iterator<Item = (usize, &'a str, &'a str)> {
         let Block { header, last, .. } = self.sections[section];
         let lines = (header..=last).filter(move |line| self.owner(*line) == Some(section));
-        lines.filter_map(|line| match Line::read(without_mark(self.lines[line])) {
-            Line::KeyValue(key, value) => Some((line, key, value)),
-            _ => None,
-        })
+        lines.filter_map(
+            |line| match FileLine::read(without_mark(self.lines[line])) {
+                FileLine::KeyValue(key, value) => Some((line, key, value)),
+                _ => None,
+            },
+        )
     }
 
     fn number(at: usize) -> u32 {
@@ -157,9 +159,9 @@ impl<'a> Layout<'a> {
         let (mut real, mut present) = (NOBODY, NOBODY);
         let mut is_glued = false;
         for (at, line) in self.lines.iter().enumerate() {
-            let kind = match Line::read(without_mark(line)) {
-                Line::Section(header) => Some(section(header)),
-                Line::KeyValue(..) | Line::Other(_) => {
+            let kind = match FileLine::read(without_mark(line)) {
+                FileLine::Section(header) => Some(section(header)),
+                FileLine::KeyValue(..) | FileLine::Other(_) => {
                     self.owners[at] = real;
                     present = real;
                     if let Some(block) = self.sections.get_mut(real as usize) {
@@ -170,7 +172,7 @@ impl<'a> Layout<'a> {
                     is_glued = true;
                     continue;
                 }
-                Line::Blank => match said(line) {
+                FileLine::Blank => match said(line) {
                     Said::OffHeader => None,
                     // Switched off in its section, or all that is left of one.
                     Said::OffSetting if present != NOBODY && is_glued => {

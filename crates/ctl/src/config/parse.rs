@@ -11,7 +11,7 @@ use super::layout::{Block, Layout};
 use super::names::{self, Said};
 use super::unknown::{quote, unknown};
 use super::values;
-use crate::config::keywords::{Line, Section, section, spelling};
+use crate::config::keywords::{FileLine, Section, section, spelling};
 use crate::config::model::{Config, Errors, PeerSection, Remark};
 use crate::config::notes;
 
@@ -123,21 +123,21 @@ fn disabled(layout: &Layout<'_>) -> Vec<PeerSection> {
 
 impl Reader {
     fn line(&mut self, number: usize, line: &str) {
-        let result = match Line::read(line) {
-            Line::Blank => {
+        let result = match FileLine::read(line) {
+            FileLine::Blank => {
                 self.note(number, line);
                 Ok(())
             }
-            Line::Section(header) => self.start_section(number, header),
-            Line::KeyValue(key, value) => {
+            FileLine::Section(header) => self.start_section(number, header),
+            FileLine::KeyValue(key, value) => {
                 let whole = line
                     .split_once('=')
                     .map_or(value, |(_, whole)| whole.trim());
                 self.pair(number, key, value, whole)
             }
-            Line::Other(_) if self.unknown_section => Ok(()),
-            Line::Other(text) if self.is_colon(number, text) => Ok(()),
-            Line::Other(text) => {
+            FileLine::Other(_) if self.unknown_section => Ok(()),
+            FileLine::Other(text) if self.is_colon(number, text) => Ok(()),
+            FileLine::Other(text) => {
                 let word = text.split_whitespace().next().unwrap_or_default();
                 Err(format!(
                     "expected Key = value, got {} and no '='",

@@ -9,7 +9,7 @@ use zeroize::Zeroizing;
 
 use super::layout::{Layout, is_blank};
 use super::values;
-use crate::config::keywords::{Line, Section, section, spelling};
+use crate::config::keywords::{FileLine, Section, section, spelling};
 use crate::config::model::InterfaceAddress;
 use crate::keys;
 
@@ -24,12 +24,12 @@ pub fn strip(text: &str) -> Zeroizing<String> {
     let mut within = None;
     let (mut below_comment, mut is_cut) = (false, false);
     for line in text.trim_start_matches('\u{feff}').lines() {
-        let read = Line::read(line);
-        let is_comment = matches!(read, Line::Blank) && line.contains('#');
-        let is_header = matches!(read, Line::Section(_));
+        let read = FileLine::read(line);
+        let is_comment = matches!(read, FileLine::Blank) && line.contains('#');
+        let is_header = matches!(read, FileLine::Section(_));
         match read {
-            Line::Section(header) => within = section(header),
-            Line::KeyValue(key, _) if within == Some(Section::Interface) => {
+            FileLine::Section(header) => within = section(header),
+            FileLine::KeyValue(key, _) if within == Some(Section::Interface) => {
                 let name = spelling(Section::Interface, key);
                 if name.is_some_and(|name| !OF_WG.contains(&name)) {
                     is_cut |= below_comment;

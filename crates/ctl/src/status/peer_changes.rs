@@ -58,7 +58,7 @@ impl<S> Head<S> {
 /// The other lines.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Line<P> {
+enum PeerLine<P> {
     Same(usize),
     Changed(P),
     Gone(usize),
@@ -95,8 +95,8 @@ impl SentPeers {
 
     /// Appends the lines about peers of which this client was sent all, unchanged.
     pub(super) fn write_unchanged(&self, out: &mut Vec<u8>) {
-        push_count(out, Line::Same, &mut self.fingerprints.len());
-        push(out, &Line::<()>::End(self.fingerprints.len()));
+        push_count(out, PeerLine::Same, &mut self.fingerprints.len());
+        push(out, &PeerLine::<()>::End(self.fingerprints.len()));
     }
 
     /// Appends some of the lines about `peers`, the rest of those that there are, to `out`, which is
@@ -112,10 +112,10 @@ impl SentPeers {
         let mut same = 0;
         while out.len() < PIECE {
             let Some(peer) = peers.next() else {
-                push_count(out, Line::Same, &mut same);
+                push_count(out, PeerLine::Same, &mut same);
                 let mut gone = self.fingerprints.len() - self.next;
-                push_count(out, Line::Gone, &mut gone);
-                push(out, &Line::<()>::End(self.kept));
+                push_count(out, PeerLine::Gone, &mut gone);
+                push(out, &PeerLine::<()>::End(self.kept));
                 self.fingerprints.truncate(self.kept);
                 self.fingerprints.shrink_to(2 * self.kept);
                 (self.next, self.kept) = (0, 0);
@@ -129,13 +129,13 @@ impl SentPeers {
             if before == Some(fingerprint) && gone == 0 {
                 same += 1;
             } else {
-                push_count(out, Line::Same, &mut same);
+                push_count(out, PeerLine::Same, &mut same);
                 self.next += gone;
-                push_count(out, Line::Gone, &mut gone);
+                push_count(out, PeerLine::Gone, &mut gone);
                 match before {
                     Some(sent) if sent == fingerprint => same = 1,
-                    Some(_) => push(out, &Line::Changed(&peer)),
-                    None => push(out, &Line::Added(&peer)),
+                    Some(_) => push(out, &PeerLine::Changed(&peer)),
+                    None => push(out, &PeerLine::Added(&peer)),
                 }
             }
             match self.fingerprints.get_mut(self.kept) {
@@ -148,20 +148,20 @@ impl SentPeers {
                 None => self.fingerprints.len(),
             };
         }
-        push_count(out, Line::Same, &mut same);
+        push_count(out, PeerLine::Same, &mut same);
         true
     }
 }
 
 /// A line, unless it is about none.
-fn push_count(out: &mut Vec<u8>, line: fn(usize) -> Line<()>, count: &mut usize) {
+fn push_count(out: &mut Vec<u8>, line: fn(usize) -> PeerLine<()>, count: &mut usize) {
     match std::mem::take(count) {
         0 => {}
         count => push(out, &line(count)),
     }
 }
 
-fn push<P: Serialize>(out: &mut Vec<u8>, line: &Line<P>) {
+fn push<P: Serialize>(out: &mut Vec<u8>, line: &PeerLine<P>) {
     // Writing to a vector cannot fail.
     _ = serde_json::to_writer(&mut *out, line);
     out.push(b'\n');
@@ -271,8 +271,8 @@ impl<R: Read> Lines<R> {
                 .ok_or_else(wrong)
         };
         loop {
-            match self.next::<Line<PeerRef<'_>>>()? {
-                Line::Same(count) => {
+            match self.next::<PeerLine<PeerRef<'_>>>()? {
+                PeerLine::Same(count) => {
                     let end = left(next, count)?;
                     for at in next..end {
                         peers.swap(kept, at);
@@ -280,13 +280,13 @@ impl<R: Read> Lines<R> {
                     }
                     next = end;
                 }
-                Line::Gone(count) => next = left(next, count)?,
-                Line::Changed(peer) => {
+                PeerLine::Gone(count) => next = left(next, count)?,
+                PeerLine::Changed(peer) => {
                     let end = left(next, 1)?;
                     peers[kept] = Arc::new(make(&peer, Some(&peers[next])));
                     (kept, next) = (kept + 1, end);
                 }
-                Line::Added(peer) if next == all => {
+                PeerLine::Added(peer) if next == all => {
                     let added = Arc::new(make(&peer, None));
                     match peers.get_mut(kept) {
                         Some(place) => *place = added,
@@ -294,11 +294,11 @@ impl<R: Read> Lines<R> {
                     }
                     kept += 1;
                 }
-                Line::End(count) if next == all && kept == count => {
+                PeerLine::End(count) if next == all && kept == count => {
                     peers.truncate(kept);
                     return Ok(());
                 }
-                Line::Added(_) | Line::End(_) => return Err(wrong()),
+                PeerLine::Added(_) | PeerLine::End(_) => return Err(wrong()),
             }
         }
     }
