@@ -25,7 +25,7 @@ pub const MAX_ALLOWANCES: usize = 65_536;
 
 /// The names so far, and the peer that the next name is for.
 #[derive(Default)]
-pub(super) struct Names {
+pub(super) struct NameLines {
     pub(super) named: Vec<(PublicKey, String)>,
     pub(super) next: Option<PublicKey>,
     pub(super) keeps: bool,
@@ -67,7 +67,7 @@ fn push<T>(list: &mut Vec<T>, item: T, memory: &mut usize) -> Result<(), UapiErr
 
 /// One line of `names`.
 pub(super) fn names_line(
-    names: &mut Names,
+    names: &mut NameLines,
     key: &str,
     value: &str,
     memory: &mut usize,

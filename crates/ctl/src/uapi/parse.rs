@@ -10,7 +10,8 @@ use adit_proto::config::DeviceChange;
 use rustix::io::Errno;
 
 use super::lines::{
-    Allowances, Endpoints, Names, allow_line, change_line, endpoints_line, names_line, no_memory,
+    Allowances, Endpoints, NameLines, allow_line, change_line, endpoints_line, names_line,
+    no_memory,
 };
 use super::{Request, UapiError};
 use crate::text::number;
@@ -60,7 +61,7 @@ enum State {
     Threads(Option<u16>, Option<String>),
     Alive,
     Down,
-    Names(Names),
+    Names(NameLines),
     Endpoints(Endpoints),
     Allow(Allowances),
     /// The request is wrong; its rest is skipped.
@@ -183,7 +184,7 @@ impl Parser {
             (State::Idle, Ok(("down", "1"))) => self.state = State::Down,
             (State::Idle, Ok(("add", "1"))) => self.state = State::Add(None),
             (State::Idle, Ok(("threads", "1"))) => self.state = State::Threads(None, None),
-            (State::Idle, Ok(("names", "1"))) => self.state = State::Names(Names::default()),
+            (State::Idle, Ok(("names", "1"))) => self.state = State::Names(NameLines::default()),
             (State::Idle, Ok(("endpoints", "1"))) => {
                 self.state = State::Endpoints(Endpoints::default());
             }
