@@ -52,7 +52,7 @@ const RESET: &str = "\x1b[0m";
 /// The text for `interface` at `now` (seconds since the Unix epoch). Secret keys that it does not
 /// hold are "(hidden)".
 pub fn render(interface: &InterfaceJson, now: u64, colour: Colour) -> String {
-    let mut page = Page {
+    let mut page = TextPage {
         text: String::new(),
         colour,
     };
@@ -63,7 +63,7 @@ pub fn render(interface: &InterfaceJson, now: u64, colour: Colour) -> String {
 
 /// The same without its peers, and without its engine.
 pub fn render_interface(interface: &InterfaceJson, colour: Colour) -> String {
-    let mut page = Page {
+    let mut page = TextPage {
         text: String::new(),
         colour,
     };
@@ -73,7 +73,7 @@ pub fn render_interface(interface: &InterfaceJson, colour: Colour) -> String {
 
 /// What only Adit tells of the interface, behind an empty line; nothing for others'.
 pub fn render_engine(interface: &InterfaceJson, colour: Colour) -> String {
-    let mut page = Page {
+    let mut page = TextPage {
         text: String::new(),
         colour,
     };
@@ -93,12 +93,12 @@ fn mean(total: u64, count: u64) -> String {
     format!("{}.{}", tenths / 10, tenths % 10)
 }
 
-struct Page {
+struct TextPage {
     text: String,
     colour: Colour,
 }
 
-impl Page {
+impl TextPage {
     fn paint(&self, codes: &str, text: &str) -> String {
         match self.colour {
             Colour::Always => format!("{codes}{text}{RESET}"),
