@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 use std::time::SystemTime;
 
 use adit_ctl::status;
-use adit_ctl::uapi::{Changed, Plan, Response, UapiError};
+use adit_ctl::uapi::{ChangePlan, Changed, Response, UapiError};
 use adit_engine::{BatchCounters, CommandError, GivenAllowance, Interface, Policy, TrainCounters};
 use adit_io::Offloads;
 use adit_io::helper;
@@ -30,7 +30,7 @@ pub(super) fn set(interface: &Interface, change: DeviceChange, names: &Names) ->
     if let Err(error) = interface.set(change) {
         return refused(error);
     }
-    let compare = |(plan, before): (Plan, DeviceStatus)| {
+    let compare = |(plan, before): (ChangePlan, DeviceStatus)| {
         let (after, _) = match plan.keys() {
             Some(keys) => interface.look(keys).ok()?,
             None => (interface.get().ok()?, 0),
@@ -41,9 +41,9 @@ pub(super) fn set(interface: &Interface, change: DeviceChange, names: &Names) ->
 }
 
 /// What a transaction is about, and how that is now.
-fn before(interface: &Interface, change: &DeviceChange) -> Option<(Plan, DeviceStatus)> {
+fn before(interface: &Interface, change: &DeviceChange) -> Option<(ChangePlan, DeviceStatus)> {
     let (_, peers) = interface.look(&[]).ok()?;
-    let plan = Plan::of(change, peers);
+    let plan = ChangePlan::of(change, peers);
     let status = match plan.keys() {
         Some(keys) => interface.look(keys).ok()?.0,
         None => interface.get().ok()?,

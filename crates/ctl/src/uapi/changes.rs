@@ -1,8 +1,8 @@
 //! What a request changes, for the log and for events: old and new values, and never a secret.
 //!
-//! 1. [`Plan::of`] notes what a transaction is about;
+//! 1. [`ChangePlan::of`] notes what a transaction is about;
 //! 2. the interface says how that is before, and after;
-//! 3. [`Plan::compare`] tells the difference. A transaction about very many peers is not compared.
+//! 3. [`ChangePlan::compare`] tells the difference. A transaction about very many peers is not compared.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::{self, Display, Write as _};
@@ -67,7 +67,7 @@ type Namer<'a> = &'a dyn Fn(&PublicKey) -> Option<String>;
 
 /// What a transaction is about.
 #[derive(Debug)]
-pub struct Plan {
+pub struct ChangePlan {
     /// Peers that it names, once each.
     keys: Vec<PublicKey>,
     /// Those whose endpoint it states.
@@ -77,7 +77,7 @@ pub struct Plan {
     is_counted_only: bool,
 }
 
-impl Plan {
+impl ChangePlan {
     /// Of a transaction, on an interface with so many peers.
     pub fn of(change: &DeviceChange, peers: usize) -> Self {
         let named = change.peers.len();

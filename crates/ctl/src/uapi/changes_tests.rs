@@ -34,7 +34,7 @@ fn naming(keys: impl IntoIterator<Item = u8>, replace_peers: bool) -> DeviceChan
 }
 
 fn compare(change: &DeviceChange, before: &DeviceStatus, after: &DeviceStatus) -> Changed {
-    let plan = Plan::of(change, before.peers.len());
+    let plan = ChangePlan::of(change, before.peers.len());
     let name = |key: &PublicKey| (key.0[0] == 1).then(|| "phone".to_owned());
     plan.compare(before, after, change.peers.len(), &name)
 }
@@ -120,13 +120,13 @@ fn a_line_about_many_peers_is_short_and_very_many_are_counted() {
         peers: vec![PeerChange::new(PublicKey([1; 32])); 5000],
         ..DeviceChange::default()
     };
-    let plan = Plan::of(&many, 0);
+    let plan = ChangePlan::of(&many, 0);
     assert_eq!(plan.keys(), Some(&[][..]));
     let same = device(0, Vec::new());
     assert_eq!(compare(&many, &same, &same).text, "set 5000 peers");
     let replacing = naming([1], true);
     assert!(
-        Plan::of(&replacing, 5000)
+        ChangePlan::of(&replacing, 5000)
             .keys()
             .is_some_and(<[_]>::is_empty)
     );

@@ -26,7 +26,7 @@ mod changes_tests;
 #[cfg(test)]
 mod tests;
 
-pub use changes::{Changed, Configured, Item, Plan};
+pub use changes::{ChangePlan, Changed, Configured, Item};
 pub use client::{ClientError, PATIENCE, UapiClient, interfaces};
 pub use format::{format_set, format_status};
 pub use lines::{MAX_ALLOWANCES, MAX_NAMES, MAX_PEERS};
