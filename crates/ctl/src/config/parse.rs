@@ -30,7 +30,7 @@ const LISTS: [&str; 7] = [
 
 /// Reads what the lines say into a configuration.
 #[derive(Default)]
-struct Reader {
+struct ConfigReader {
     config: Config,
     /// The section that the lines belong to; `None` before the first and within an unknown one.
     section: Option<Section>,
@@ -55,7 +55,7 @@ struct Reader {
 
 /// The parts that can be understood, and the mistakes.
 pub(super) fn parse(text: &str, file: &str) -> (Config, Errors) {
-    let mut reader = Reader::default();
+    let mut reader = ConfigReader::default();
     if let Some(other) = dialects::other_file(text) {
         let remark = Remark {
             file: file.to_owned(),
@@ -102,7 +102,7 @@ pub(super) fn parse(text: &str, file: &str) -> (Config, Errors) {
 fn disabled(layout: &Layout<'_>) -> Vec<PeerSection> {
     let sections = (0..).zip(&layout.sections);
     let read = |(at, block): (usize, &Block)| {
-        let mut reader = Reader::default();
+        let mut reader = ConfigReader::default();
         for line in block.header..=block.last {
             if layout.owner(line) == Some(at) {
                 reader.line(line + 1, layout.lines[line]);
@@ -121,7 +121,7 @@ fn disabled(layout: &Layout<'_>) -> Vec<PeerSection> {
         .collect()
 }
 
-impl Reader {
+impl ConfigReader {
     fn line(&mut self, number: usize, line: &str) {
         let result = match FileLine::read(line) {
             FileLine::Blank => {
