@@ -12,7 +12,7 @@
 //! Requests come as bytes and in pieces; what they ask for are the types of [`adit_proto::config`]:
 //!
 //! ```
-//! use adit_ctl::uapi::{Heard, MAX_REQUEST, Parser, Request, format_status};
+//! use adit_ctl::uapi::{Heard, MAX_REQUEST, Parser, UapiRequest, format_status};
 //! use adit_proto::config::DeviceStatus;
 //!
 //! let mut device = DeviceStatus::default();
@@ -22,8 +22,8 @@
 //!     let mut input = piece.as_bytes();
 //!     while let Some(heard) = parser.push(&mut input, MAX_REQUEST) {
 //!         match heard {
-//!             Heard::Request(Request::Get) => answers.extend_from_slice(&format_status(&device)),
-//!             Heard::Request(Request::Set(change)) => {
+//!             Heard::Request(UapiRequest::Get) => answers.extend_from_slice(&format_status(&device)),
+//!             Heard::Request(UapiRequest::Set(change)) => {
 //!                 device.listen_port = change.listen_port.unwrap_or(device.listen_port);
 //!                 device.fwmark = change.fwmark.unwrap_or(device.fwmark);
 //!                 answers.extend_from_slice(b"errno=0\n\n");

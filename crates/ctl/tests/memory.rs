@@ -6,7 +6,7 @@ mod search;
 
 use adit_ctl::config::Config;
 use adit_ctl::keys;
-use adit_ctl::uapi::{Heard, Parser, Request, format_status};
+use adit_ctl::uapi::{Heard, Parser, UapiRequest, format_status};
 use adit_proto::config::{DeviceChange, PeerChange, Secret};
 use adit_proto::{Device, Time};
 use search::{Needles, alone, fill, wipe_own_stack};
@@ -73,7 +73,7 @@ fn no_key_of_a_set_is_left_after_its_removal() {
         for piece in request.as_bytes().chunks(100) {
             let mut piece = piece;
             while let Some(heard) = parser.push(&mut piece, 1 << 20) {
-                let Heard::Request(Request::Set(heard)) = heard else {
+                let Heard::Request(UapiRequest::Set(heard)) = heard else {
                     panic!("{heard:?}");
                 };
                 change = Some(heard);

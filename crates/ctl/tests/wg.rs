@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use adit_ctl::uapi::{Request, Response, Server, UapiClient, UapiError};
+use adit_ctl::uapi::{Response, Server, UapiClient, UapiError, UapiRequest};
 use adit_ctl::{Service, Serving, keys};
 use adit_proto::config::{AllowedIpChange, Cidr, DeviceChange, DeviceStatus, PeerStatus};
 
@@ -109,18 +109,18 @@ fn start(service: &Service, name: &str) -> (Device, Serving) {
     let handler = move |request| {
         let mut device = shared.lock().unwrap();
         match request {
-            Request::Get => Response::Status(device.clone()),
-            Request::Set(change) => match apply(&mut device, &change) {
+            UapiRequest::Get => Response::Status(device.clone()),
+            UapiRequest::Set(change) => match apply(&mut device, &change) {
                 Ok(()) => Response::Done,
                 Err(error) => Response::Refused(error),
             },
-            Request::Add(_)
-            | Request::Alive
-            | Request::Down
-            | Request::Threads { .. }
-            | Request::Names { .. }
-            | Request::Endpoints { .. }
-            | Request::Allow { .. } => {
+            UapiRequest::Add(_)
+            | UapiRequest::Alive
+            | UapiRequest::Down
+            | UapiRequest::Threads { .. }
+            | UapiRequest::Names { .. }
+            | UapiRequest::Endpoints { .. }
+            | UapiRequest::Allow { .. } => {
                 unreachable!("wg asks for no such thing")
             }
         }

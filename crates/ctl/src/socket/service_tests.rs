@@ -12,7 +12,7 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 use super::tests::{Dir, ask};
 use super::{ServerEvent, Service, Serving};
 use crate::status::{self, InterfaceJson};
-use crate::uapi::{Request, Response, Server};
+use crate::uapi::{Response, Server, UapiRequest};
 
 const GET: &[u8] = b"get=1\n\n";
 const DONE: &str = "errno=0\n\n";
@@ -102,7 +102,7 @@ fn a_panic_hangs_up_its_client_and_no_other() {
     let (tell, told) = mpsc::channel();
     let tell = Mutex::new(tell);
     let handler = |request| match request {
-        Request::Set(_) => panic!("a defect"),
+        UapiRequest::Set(_) => panic!("a defect"),
         _ => Response::Done,
     };
     // What is told of it may panic, too.
@@ -450,7 +450,7 @@ fn a_handler_may_stop_its_own_socket() {
     let slot = Slot::default();
     let own = Arc::clone(&slot);
     let handler = move |request| {
-        if request != Request::Get {
+        if request != UapiRequest::Get {
             drop(own.lock().unwrap().take());
         }
         Response::Done

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 
 use super::client::STALL;
 use super::*;
-use crate::uapi::{ClientError, Request, Response, Server, UapiClient, UapiError};
+use crate::uapi::{ClientError, Response, Server, UapiClient, UapiError, UapiRequest};
 use crate::zeroized::Zeroized;
 
 /// A directory of its own for each test.
@@ -105,27 +105,27 @@ fn serve(service: &Service, dir: &Dir) -> (Serving, mpsc::Receiver<String>) {
     let server = Server::bind_in(&dir.0, "wg0").unwrap();
     let mark = Mutex::new(0);
     let handler = move |request| match request {
-        Request::Get => Response::Status(DeviceStatus {
+        UapiRequest::Get => Response::Status(DeviceStatus {
             fwmark: *mark.lock().unwrap(),
             ..DeviceStatus::default()
         }),
-        Request::Set(change) if change.listen_port == Some(1) => {
+        UapiRequest::Set(change) if change.listen_port == Some(1) => {
             Response::Refused(UapiError::new(98, "the port is in use"))
         }
-        Request::Set(change) => {
+        UapiRequest::Set(change) => {
             let new = change.fwmark.unwrap_or(0);
             let old = std::mem::replace(&mut *mark.lock().unwrap(), new);
             let values = vec![("fwmark", old.to_string(), new.to_string())];
             Response::Changed(crate::uapi::Changed::of_settings(values))
         }
-        Request::Alive
-        | Request::Down
-        | Request::Threads { .. }
-        | Request::Names { .. }
-        | Request::Endpoints { .. }
-        | Request::Allow { .. } => Response::Done,
-        Request::Add(name) if name == "wg1" => Response::Done,
-        Request::Add(name) => {
+        UapiRequest::Alive
+        | UapiRequest::Down
+        | UapiRequest::Threads { .. }
+        | UapiRequest::Names { .. }
+        | UapiRequest::Endpoints { .. }
+        | UapiRequest::Allow { .. } => Response::Done,
+        UapiRequest::Add(name) if name == "wg1" => Response::Done,
+        UapiRequest::Add(name) => {
             Response::Explained(UapiError::new(22, format!("no room for\n{name}")))
         }
     };
@@ -559,18 +559,18 @@ fn clients_that_stall_vanish_or_never_read_stop_nobody() {
     let count = Arc::clone(&calls);
     let (task, serves) = mpsc::channel();
     let handler = move |request| match request {
-        Request::Get => {
+        UapiRequest::Get => {
             count.fetch_add(1, Ordering::Relaxed);
             Response::Status(big.clone())
         }
-        Request::Set(_)
-        | Request::Add(_)
-        | Request::Alive
-        | Request::Down
-        | Request::Threads { .. }
-        | Request::Names { .. }
-        | Request::Endpoints { .. }
-        | Request::Allow { .. } => {
+        UapiRequest::Set(_)
+        | UapiRequest::Add(_)
+        | UapiRequest::Alive
+        | UapiRequest::Down
+        | UapiRequest::Threads { .. }
+        | UapiRequest::Names { .. }
+        | UapiRequest::Endpoints { .. }
+        | UapiRequest::Allow { .. } => {
             let _ = task.send(std::fs::read_link("/proc/thread-self").unwrap());
             Response::Done
         }

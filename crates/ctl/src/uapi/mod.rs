@@ -45,7 +45,7 @@ pub const DIR: &str = "/var/run/wireguard";
 
 /// A client's request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Request {
+pub enum UapiRequest {
     /// The whole state, keys included.
     Get,
     /// A transaction: to be applied whole or not at all.
@@ -89,16 +89,16 @@ pub enum Request {
 /// The handler's answer.
 #[derive(Clone, Debug)]
 pub enum Response {
-    /// To [`Request::Get`].
+    /// To [`UapiRequest::Get`].
     Status(DeviceStatus),
-    /// To a [`Request::Set`] that was applied, and to the other requests, when that was done.
+    /// To a [`UapiRequest::Set`] that was applied, and to the other requests, when that was done.
     Done,
     /// The same, and this changed.
     Changed(Changed),
     /// The request changed nothing.
     Refused(UapiError),
-    /// The same, for a client that reads the message, too: one that sent [`Request::Add`] or
-    /// [`Request::Threads`].
+    /// The same, for a client that reads the message, too: one that sent [`UapiRequest::Add`] or
+    /// [`UapiRequest::Threads`].
     Explained(UapiError),
 }
 

@@ -13,7 +13,7 @@ use super::lines::{
     Allowances, Endpoints, NameLines, allow_line, change_line, endpoints_line, names_line,
     no_memory,
 };
-use super::{Request, UapiError};
+use super::{UapiError, UapiRequest};
 use crate::text::number;
 use crate::zeroized::Zeroized;
 
@@ -29,7 +29,7 @@ const MAX_MEMORY: usize = 256 << 20;
 #[derive(Debug, PartialEq, Eq)]
 pub enum Heard {
     /// A whole request, to be answered.
-    Request(Request),
+    Request(UapiRequest),
     /// To be answered; the next request may follow.
     Refused(UapiError),
     /// Answer it, then close the connection: it is not known where a next request would start.
@@ -144,28 +144,28 @@ impl Parser {
             (self.request_len, self.memory, self.is_starved) = (0, 0, false);
             return match std::mem::take(&mut self.state) {
                 State::Idle => None,
-                State::Get => Some(Heard::Request(Request::Get)),
-                State::Set(change) => Some(Heard::Request(Request::Set(*change))),
-                State::Alive => Some(Heard::Request(Request::Alive)),
-                State::Down => Some(Heard::Request(Request::Down)),
-                State::Add(Some(name)) => Some(Heard::Request(Request::Add(name))),
+                State::Get => Some(Heard::Request(UapiRequest::Get)),
+                State::Set(change) => Some(Heard::Request(UapiRequest::Set(*change))),
+                State::Alive => Some(Heard::Request(UapiRequest::Alive)),
+                State::Down => Some(Heard::Request(UapiRequest::Down)),
+                State::Add(Some(name)) => Some(Heard::Request(UapiRequest::Add(name))),
                 State::Add(None) => Some(Heard::Refused(UapiError::invalid(
                     "add=1 takes a line interface=NAME",
                 ))),
                 State::Threads(shards, policy) => {
-                    Some(Heard::Request(Request::Threads { shards, policy }))
+                    Some(Heard::Request(UapiRequest::Threads { shards, policy }))
                 }
-                State::Names(names) => Some(Heard::Request(Request::Names {
+                State::Names(names) => Some(Heard::Request(UapiRequest::Names {
                     named: names.named,
                     replace: !names.keeps,
                 })),
                 State::Endpoints(Endpoints { named, keeps, .. }) => {
                     let replace = !keeps;
-                    Some(Heard::Request(Request::Endpoints { named, replace }))
+                    Some(Heard::Request(UapiRequest::Endpoints { named, replace }))
                 }
                 State::Allow(Allowances { given, keeps }) => {
                     let replace = !keeps;
-                    Some(Heard::Request(Request::Allow { given, replace }))
+                    Some(Heard::Request(UapiRequest::Allow { given, replace }))
                 }
                 State::Wrong(error) => Some(Heard::Refused(error)),
                 State::Lost(error) => Some(Heard::Hopeless(error)),

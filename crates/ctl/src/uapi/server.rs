@@ -7,7 +7,9 @@ use std::{io, sync::Arc};
 use adit_io::helper::Folder;
 use adit_proto::config::PeerStatus;
 
-use super::{Configured, DIR, Heard, MAX_REQUEST, Parser, Request, Response, UapiError, format};
+use super::{
+    Configured, DIR, Heard, MAX_REQUEST, Parser, Response, UapiError, UapiRequest, format,
+};
 use crate::origin::Origin;
 use crate::socket::{BindError, BoundListener, ServerEvent, Service, Serving, Talk};
 use crate::zeroized::Zeroized;
@@ -69,10 +71,10 @@ impl Server {
     pub fn serve(
         self,
         service: &Service,
-        handler: impl Fn(Request) -> Response + Send + Sync + 'static,
+        handler: impl Fn(UapiRequest) -> Response + Send + Sync + 'static,
         notify: impl Fn(ServerEvent<'_>) + Send + Sync + 'static,
     ) -> io::Result<Serving> {
-        let handler: Arc<dyn Fn(Request) -> Response + Send + Sync> = Arc::new(handler);
+        let handler: Arc<dyn Fn(UapiRequest) -> Response + Send + Sync> = Arc::new(handler);
         let notify: Arc<dyn Fn(ServerEvent<'_>) + Send + Sync> = Arc::new(notify);
         let tell = Arc::clone(&notify);
         let open = move |_: &mut Zeroized, origin| -> Box<dyn Talk> {
@@ -90,7 +92,7 @@ impl Server {
 
 struct Conversation {
     parser: Parser,
-    handler: Arc<dyn Fn(Request) -> Response + Send + Sync>,
+    handler: Arc<dyn Fn(UapiRequest) -> Response + Send + Sync>,
     notify: Arc<dyn Fn(ServerEvent<'_>) + Send + Sync>,
     /// The client.
     origin: Origin,

@@ -23,7 +23,7 @@ fn hear(bytes: &[u8]) -> Vec<Heard> {
 
 fn set(lines: &str) -> Result<DeviceChange, i32> {
     match hear(format!("set=1\n{lines}\n").as_bytes()).as_slice() {
-        [Heard::Request(Request::Set(change))] => Ok(change.clone()),
+        [Heard::Request(UapiRequest::Set(change))] => Ok(change.clone()),
         [Heard::Refused(error)] => Err(error.errno),
         other => panic!("{other:?}"),
     }
@@ -195,18 +195,18 @@ fn a_connection_goes_on_after_a_wrong_request() {
     let [get, wrong, version, more, good] = heard.as_slice() else {
         panic!("{heard:?}")
     };
-    assert_eq!(*get, Heard::Request(Request::Get));
+    assert_eq!(*get, Heard::Request(UapiRequest::Get));
     assert!(matches!(wrong, Heard::Refused(error) if error.errno == 71));
     assert!(matches!(version, Heard::Refused(error) if error.errno == 71));
     assert!(matches!(more, Heard::Refused(error) if error.errno == 22));
-    assert!(matches!(good, Heard::Request(Request::Set(change)) if change.fwmark == Some(2)));
+    assert!(matches!(good, Heard::Request(UapiRequest::Set(change)) if change.fwmark == Some(2)));
 }
 
 #[test]
 fn threads_are_asked_for_by_number_and_policy() {
     let heard = |shards, policy: Option<&str>| {
         let policy = policy.map(str::to_owned);
-        [Heard::Request(Request::Threads { shards, policy })]
+        [Heard::Request(UapiRequest::Threads { shards, policy })]
     };
     let both = hear(b"threads=1\nshards=4\npolicy=inline\n\n");
     assert_eq!(both, heard(Some(4), Some("inline")));
@@ -220,7 +220,7 @@ fn threads_are_asked_for_by_number_and_policy() {
 #[test]
 fn an_interface_is_added_by_its_name_and_nothing_else() {
     let added = hear(b"add=1\ninterface=wg1\n\n");
-    assert_eq!(added, [Heard::Request(Request::Add("wg1".into()))]);
+    assert_eq!(added, [Heard::Request(UapiRequest::Add("wg1".into()))]);
     for wrong in [
         &b"add=1\n\n"[..],
         b"add=2\n\n",
@@ -292,7 +292,7 @@ fn a_line_of_4_kib_is_read_and_a_longer_one_is_refused() {
     let (mut head, mut tail) = request.as_bytes().split_at(4000);
     assert_eq!(parser.push(&mut head, MAX_REQUEST), None);
     let heard = parser.push(&mut tail, MAX_REQUEST);
-    assert!(matches!(heard, Some(Heard::Request(Request::Set(_)))));
+    assert!(matches!(heard, Some(Heard::Request(UapiRequest::Set(_)))));
 }
 
 #[test]
@@ -324,7 +324,7 @@ fn a_hundred_and_thirty_thousand_allowed_ips_come_through() {
     }
     let text = format_set(&change);
     assert!(text.len() < MAX_REQUEST / 4);
-    assert_eq!(hear(&text), [Heard::Request(Request::Set(change))]);
+    assert_eq!(hear(&text), [Heard::Request(UapiRequest::Set(change))]);
 }
 
 fn status() -> DeviceStatus {
@@ -484,7 +484,7 @@ proptest! {
     fn what_is_written_is_what_is_read(change in any_change()) {
         let text = format_set(&change);
         let mut read = match hear(&text).pop() {
-            Some(Heard::Request(Request::Set(read))) => read,
+            Some(Heard::Request(UapiRequest::Set(read))) => read,
             other => panic!("{other:?}"),
         };
         prop_assert_eq!(read.peers.len(), change.peers.len());
@@ -506,7 +506,7 @@ fn names_of_peers_come_in_pairs_and_are_cleaned() {
     let mut parser = Parser::default();
     let mut next = || parser.push(&mut input, MAX_REQUEST);
     let named = vec![(PublicKey([1; 32]), "alice".to_owned())];
-    let names = |named, replace| Some(Heard::Request(Request::Names { named, replace }));
+    let names = |named, replace| Some(Heard::Request(UapiRequest::Names { named, replace }));
     assert_eq!(next(), names(named, true));
     assert_eq!(next(), names(Vec::new(), false));
     assert!(matches!(next(), Some(Heard::Refused(_))));
@@ -530,7 +530,7 @@ fn names_of_endpoints_come_in_pairs() {
         (PublicKey([2; 32]), endpoint("b:2")),
     ];
     for (named, replace) in [(named, true), (Vec::new(), false)] {
-        let expected = Request::Endpoints { named, replace };
+        let expected = UapiRequest::Endpoints { named, replace };
         assert_eq!(next(), Some(Heard::Request(expected)));
     }
     for _ in 0..3 {
@@ -568,7 +568,7 @@ fn what_peers_may_do_comes_in_sections() {
         (PublicKey([2; 32]), ends, true),
     ];
     for (given, replace) in [(given, true), (Vec::new(), false)] {
-        let expected = Request::Allow { given, replace };
+        let expected = UapiRequest::Allow { given, replace };
         assert_eq!(next(), Some(Heard::Request(expected)));
     }
     for _ in 0..5 {

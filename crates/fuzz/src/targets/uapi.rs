@@ -1,6 +1,6 @@
 //! Requests on the UAPI socket: in any pieces the same, and what is written is what is read.
 
-use adit_ctl::uapi::{Heard, MAX_LINE, MAX_REQUEST, Parser, Request, format_set};
+use adit_ctl::uapi::{Heard, MAX_LINE, MAX_REQUEST, Parser, UapiRequest, format_set};
 
 pub(crate) fn run(input: &[u8]) {
     let Some((&size, bytes)) = input.split_first() else {
@@ -31,12 +31,12 @@ pub(crate) fn run(input: &[u8]) {
     assert_eq!(whole.len(), requests + usize::from(lost));
     assert_eq!(hopeless.count(), usize::from(lost));
     for heard in &whole {
-        if let Heard::Request(Request::Set(change)) = heard {
+        if let Heard::Request(UapiRequest::Set(change)) = heard {
             let text = format_set(change);
             let again = hear(&text, text.len(), MAX_REQUEST);
             assert_eq!(again.len(), 1);
             // A peer that is removed has nothing else.
-            assert_eq!(again[0], Heard::Request(Request::Set(change.clone())));
+            assert_eq!(again[0], Heard::Request(UapiRequest::Set(change.clone())));
         }
     }
     // A room that is too small for all of it ends in a refusal or in the same.

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Weak, mpsc};
 
-use adit_ctl::uapi::{Changed, Request, Response, UapiError};
+use adit_ctl::uapi::{Changed, Response, UapiError, UapiRequest};
 use adit_ctl::{ServerEvent, Serving};
 use adit_engine::{Engine, Interface, LinuxPlatform, Policy};
 use adit_io::tun::Tun;
@@ -60,24 +60,24 @@ impl Bound {
         let given_names = Arc::clone(names);
         let (resolver, owner) = (Arc::clone(&process.resolver), name.to_owned());
         let answer = move |request| match request {
-            Request::Get => answer::get(&handle),
-            Request::Set(change) => {
+            UapiRequest::Get => answer::get(&handle),
+            UapiRequest::Set(change) => {
                 resolver.configured(&owner, &change);
                 answer::set(&handle, change, &given_names)
             }
-            Request::Alive => answer::alive(&handle),
-            Request::Down => Response::Changed(Changed::of_end()),
-            Request::Add(name) => add_for_client(&process_of, &name),
-            Request::Threads { shards, policy } => {
+            UapiRequest::Alive => answer::alive(&handle),
+            UapiRequest::Down => Response::Changed(Changed::of_end()),
+            UapiRequest::Add(name) => add_for_client(&process_of, &name),
+            UapiRequest::Threads { shards, policy } => {
                 set_threads(&process_of, shards, policy.as_deref())
             }
-            Request::Names { named, replace } => {
+            UapiRequest::Names { named, replace } => {
                 answer::names(&handle, &given_names, named, replace)
             }
-            Request::Allow { given, replace } => {
+            UapiRequest::Allow { given, replace } => {
                 answer::allow(&handle, &given_names, given, replace)
             }
-            Request::Endpoints { named, replace } => {
+            UapiRequest::Endpoints { named, replace } => {
                 resolver.name(&owner, &handle, named, replace);
                 Response::Done
             }
