@@ -7,7 +7,7 @@
 use std::error::Error;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use adit_ctl::uapi::{Response, Server, UapiClient, UapiError, UapiRequest};
+use adit_ctl::uapi::{Server, UapiClient, UapiError, UapiRequest, UapiResponse};
 use adit_ctl::{Service, keys};
 use adit_proto::config::{DeviceChange, DeviceStatus};
 
@@ -25,17 +25,19 @@ fn serve_and_ask(dir: &std::path::Path) -> Result<(), Box<dyn Error>> {
     let handler = move |request| {
         let mut device = device.lock().unwrap_or_else(PoisonError::into_inner);
         match request {
-            UapiRequest::Get => Response::Status(device.clone()),
+            UapiRequest::Get => UapiResponse::Status(device.clone()),
             UapiRequest::Set(change) => match apply(&mut device, &change) {
-                Ok(()) => Response::Done,
-                Err(error) => Response::Refused(error),
+                Ok(()) => UapiResponse::Done,
+                Err(error) => UapiResponse::Refused(error),
             },
             UapiRequest::Names { .. }
             | UapiRequest::Endpoints { .. }
             | UapiRequest::Allow { .. }
-            | UapiRequest::Threads { .. } => Response::Done,
-            UapiRequest::Add(_) => Response::Explained(UapiError::invalid("one interface is all")),
-            UapiRequest::Alive | UapiRequest::Down => Response::Done,
+            | UapiRequest::Threads { .. } => UapiResponse::Done,
+            UapiRequest::Add(_) => {
+                UapiResponse::Explained(UapiError::invalid("one interface is all"))
+            }
+            UapiRequest::Alive | UapiRequest::Down => UapiResponse::Done,
         }
     };
     let notify = |event: adit_ctl::ServerEvent<'_>| println!("server: {event:?}");

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::{Mutex, mpsc};
 use std::time::{Duration, Instant};
 
-use adit_ctl::uapi::{Response, Server};
+use adit_ctl::uapi::{Server, UapiResponse};
 use adit_ctl::{ServerEvent, Service};
 use rustix::process::{Resource, getrlimit, setrlimit};
 
@@ -63,7 +63,9 @@ fn without_descriptors_the_silent_make_room_for_others() {
         tell.lock().unwrap().send(()).unwrap();
     };
     let server = Server::bind_in(&dir, "wg0").unwrap();
-    let serving = server.serve(&service, |_| Response::Done, notify).unwrap();
+    let serving = server
+        .serve(&service, |_| UapiResponse::Done, notify)
+        .unwrap();
     let without_clients = descriptors();
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = Some(64);

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use adit_ctl::uapi::{Response, Server, UapiClient, UapiError, UapiRequest};
+use adit_ctl::uapi::{Server, UapiClient, UapiError, UapiRequest, UapiResponse};
 use adit_ctl::{Service, Serving, keys};
 use adit_proto::config::{AllowedIpChange, Cidr, DeviceChange, DeviceStatus, PeerStatus};
 
@@ -109,10 +109,10 @@ fn start(service: &Service, name: &str) -> (Device, Serving) {
     let handler = move |request| {
         let mut device = shared.lock().unwrap();
         match request {
-            UapiRequest::Get => Response::Status(device.clone()),
+            UapiRequest::Get => UapiResponse::Status(device.clone()),
             UapiRequest::Set(change) => match apply(&mut device, &change) {
-                Ok(()) => Response::Done,
-                Err(error) => Response::Refused(error),
+                Ok(()) => UapiResponse::Done,
+                Err(error) => UapiResponse::Refused(error),
             },
             UapiRequest::Add(_)
             | UapiRequest::Alive

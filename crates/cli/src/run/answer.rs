@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 use std::time::SystemTime;
 
 use adit_ctl::status;
-use adit_ctl::uapi::{ChangePlan, Changed, Response, UapiError};
+use adit_ctl::uapi::{ChangePlan, Changed, UapiError, UapiResponse};
 use adit_engine::{BatchCounters, CommandError, GivenAllowance, Interface, Policy, TrainCounters};
 use adit_io::Offloads;
 use adit_io::helper;
@@ -17,13 +17,13 @@ use rustix::io::Errno;
 use super::names::Names;
 
 /// To `get` on the control socket.
-pub(super) fn get(interface: &Interface) -> Response {
-    let status = interface.get().map(Response::Status);
+pub(super) fn get(interface: &Interface) -> UapiResponse {
+    let status = interface.get().map(UapiResponse::Status);
     status.unwrap_or_else(refused)
 }
 
 /// To `set` on the control socket.
-pub(super) fn set(interface: &Interface, change: DeviceChange, names: &Names) -> Response {
+pub(super) fn set(interface: &Interface, change: DeviceChange, names: &Names) -> UapiResponse {
     // Without it, as where memory is short, the change is made all the same.
     let before = before(interface, &change);
     let sections = change.peers.len();
@@ -57,7 +57,7 @@ pub(super) fn names(
     names: &Names,
     named: Vec<(PublicKey, String)>,
     replace: bool,
-) -> Response {
+) -> UapiResponse {
     let mut renamed = names.change(named, replace);
     // The order of a hash map is no order.
     renamed.sort_by_key(|(key, ..)| key.0);
@@ -77,7 +77,7 @@ pub(super) fn allow(
     names: &Names,
     given: Vec<(PublicKey, Allowance, bool)>,
     replace: bool,
-) -> Response {
+) -> UapiResponse {
     let given = given.into_iter();
     let given = given.map(|(peer, allowance, anew)| GivenAllowance {
         peer,
@@ -94,27 +94,27 @@ pub(super) fn allow(
 const MAX_RENAMED: usize = 4096;
 
 /// Nothing, or what changed.
-pub(super) fn told(changed: Changed) -> Response {
+pub(super) fn told(changed: Changed) -> UapiResponse {
     match changed.is_nothing() {
-        true => Response::Done,
-        false => Response::Changed(changed),
+        true => UapiResponse::Done,
+        false => UapiResponse::Changed(changed),
     }
 }
 
 /// To `alive` on the control socket.
-pub(super) fn alive(interface: &Interface) -> Response {
+pub(super) fn alive(interface: &Interface) -> UapiResponse {
     match interface.responds() {
-        true => Response::Done,
-        false => Response::Refused(UapiError::new(
+        true => UapiResponse::Done,
+        false => UapiResponse::Refused(UapiError::new(
             Errno::TIMEDOUT.raw_os_error(),
             "a thread that processes packets does not answer",
         )),
     }
 }
 
-fn refused(error: CommandError) -> Response {
+fn refused(error: CommandError) -> UapiResponse {
     let errno = error.errno().raw_os_error();
-    Response::Refused(UapiError::new(errno, error.to_string()))
+    UapiResponse::Refused(UapiError::new(errno, error.to_string()))
 }
 
 /// On the status socket; `None` if there is no memory for it, or the interface ends. With the TUN

@@ -12,7 +12,7 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 use super::tests::{Dir, ask};
 use super::{ServerEvent, Service, Serving};
 use crate::status::{self, InterfaceJson};
-use crate::uapi::{Response, Server, UapiRequest};
+use crate::uapi::{Server, UapiRequest, UapiResponse};
 
 const GET: &[u8] = b"get=1\n\n";
 const DONE: &str = "errno=0\n\n";
@@ -28,7 +28,9 @@ fn serve(service: &Service, dir: &Dir, name: &str) -> (Serving, mpsc::Receiver<S
     let notify = move |event: ServerEvent<'_>| {
         _ = tell.lock().unwrap().send(format!("{event:?}"));
     };
-    let serving = server.serve(service, |_| Response::Done, notify).unwrap();
+    let serving = server
+        .serve(service, |_| UapiResponse::Done, notify)
+        .unwrap();
     (serving, told)
 }
 
@@ -51,7 +53,7 @@ fn one_thread_serves_two_hundred_sockets() {
             let handler = move |_| {
                 let thread = std::thread::current().id();
                 tell.lock().unwrap().send(thread).unwrap();
-                Response::Status(DeviceStatus {
+                UapiResponse::Status(DeviceStatus {
                     fwmark: n + 1,
                     ..DeviceStatus::default()
                 })
@@ -103,7 +105,7 @@ fn a_panic_hangs_up_its_client_and_no_other() {
     let tell = Mutex::new(tell);
     let handler = |request| match request {
         UapiRequest::Set(_) => panic!("a defect"),
-        _ => Response::Done,
+        _ => UapiResponse::Done,
     };
     // What is told of it may panic, too.
     let notify = move |event: ServerEvent<'_>| {
@@ -349,7 +351,7 @@ fn answers_that_nobody_takes_count_as_requests_do() {
         let service = Service::start().unwrap();
         let (_serving, _told) = serve(&service, &dir, "wg0");
         let handler = move |_| {
-            Response::Status(DeviceStatus {
+            UapiResponse::Status(DeviceStatus {
                 peers: peers.clone(),
                 ..DeviceStatus::default()
             })
@@ -430,7 +432,9 @@ fn removal_of_the_file_before_it_is_served_is_noticed() {
             assert!(matches!(event, ServerEvent::Removed));
             tell.lock().unwrap().send(()).unwrap();
         };
-        server.serve(&service, |_| Response::Done, notify).unwrap()
+        server
+            .serve(&service, |_| UapiResponse::Done, notify)
+            .unwrap()
     });
     for _ in 0..2 {
         told.recv_timeout(PATIENCE).unwrap();
@@ -453,7 +457,7 @@ fn a_handler_may_stop_its_own_socket() {
         if request != UapiRequest::Get {
             drop(own.lock().unwrap().take());
         }
-        Response::Done
+        UapiResponse::Done
     };
     let server = Server::bind_in(&dir.0, "wg0").unwrap();
     *slot.lock().unwrap() = Some(server.serve(&service, handler, |_| ()).unwrap());
@@ -483,7 +487,9 @@ fn a_notification_may_stop_its_own_socket() {
         tell.lock().unwrap().send(()).unwrap();
     };
     let server = Server::bind_in(&dir.0, "wg0").unwrap();
-    let serving = server.serve(&service, |_| Response::Done, notify).unwrap();
+    let serving = server
+        .serve(&service, |_| UapiResponse::Done, notify)
+        .unwrap();
     *slot.lock().unwrap() = Some(serving);
     let mut client = dir.connect();
     assert_eq!(ask(&mut client, GET), DONE);
@@ -506,9 +512,11 @@ fn a_handler_may_add_and_stop_other_sockets() {
         let other = other.lock().unwrap().take();
         *slot = other.map(|other| {
             let service = weak.upgrade().unwrap();
-            other.serve(&service, |_| Response::Done, |_| ()).unwrap()
+            other
+                .serve(&service, |_| UapiResponse::Done, |_| ())
+                .unwrap()
         });
-        Response::Done
+        UapiResponse::Done
     };
     let server = Server::bind_in(&dir.0, "wg0").unwrap();
     let _serving = server.serve(&service, handler, |_| ()).unwrap();

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 
 use super::client::STALL;
 use super::*;
-use crate::uapi::{ClientError, Response, Server, UapiClient, UapiError, UapiRequest};
+use crate::uapi::{ClientError, Server, UapiClient, UapiError, UapiRequest, UapiResponse};
 use crate::zeroized::Zeroized;
 
 /// A directory of its own for each test.
@@ -105,28 +105,28 @@ fn serve(service: &Service, dir: &Dir) -> (Serving, mpsc::Receiver<String>) {
     let server = Server::bind_in(&dir.0, "wg0").unwrap();
     let mark = Mutex::new(0);
     let handler = move |request| match request {
-        UapiRequest::Get => Response::Status(DeviceStatus {
+        UapiRequest::Get => UapiResponse::Status(DeviceStatus {
             fwmark: *mark.lock().unwrap(),
             ..DeviceStatus::default()
         }),
         UapiRequest::Set(change) if change.listen_port == Some(1) => {
-            Response::Refused(UapiError::new(98, "the port is in use"))
+            UapiResponse::Refused(UapiError::new(98, "the port is in use"))
         }
         UapiRequest::Set(change) => {
             let new = change.fwmark.unwrap_or(0);
             let old = std::mem::replace(&mut *mark.lock().unwrap(), new);
             let values = vec![("fwmark", old.to_string(), new.to_string())];
-            Response::Changed(crate::uapi::Changed::of_settings(values))
+            UapiResponse::Changed(crate::uapi::Changed::of_settings(values))
         }
         UapiRequest::Alive
         | UapiRequest::Down
         | UapiRequest::Threads { .. }
         | UapiRequest::Names { .. }
         | UapiRequest::Endpoints { .. }
-        | UapiRequest::Allow { .. } => Response::Done,
-        UapiRequest::Add(name) if name == "wg1" => Response::Done,
+        | UapiRequest::Allow { .. } => UapiResponse::Done,
+        UapiRequest::Add(name) if name == "wg1" => UapiResponse::Done,
         UapiRequest::Add(name) => {
-            Response::Explained(UapiError::new(22, format!("no room for\n{name}")))
+            UapiResponse::Explained(UapiError::new(22, format!("no room for\n{name}")))
         }
     };
     let (tell, told) = mpsc::channel();
@@ -494,7 +494,9 @@ fn a_socket_passes_from_parent_to_child() {
     let mut early = dir.connect();
     early.write_all(b"get=1\n\n").unwrap();
     let server = Server::adopt_in(&dir.0, "wg0", fd).unwrap();
-    let serving = server.serve(&service, |_| Response::Done, |_| ()).unwrap();
+    let serving = server
+        .serve(&service, |_| UapiResponse::Done, |_| ())
+        .unwrap();
     let mut answer = [0; 9];
     early.read_exact(&mut answer).unwrap();
     assert_eq!(&answer, b"errno=0\n\n");
@@ -561,7 +563,7 @@ fn clients_that_stall_vanish_or_never_read_stop_nobody() {
     let handler = move |request| match request {
         UapiRequest::Get => {
             count.fetch_add(1, Ordering::Relaxed);
-            Response::Status(big.clone())
+            UapiResponse::Status(big.clone())
         }
         UapiRequest::Set(_)
         | UapiRequest::Add(_)
@@ -572,7 +574,7 @@ fn clients_that_stall_vanish_or_never_read_stop_nobody() {
         | UapiRequest::Endpoints { .. }
         | UapiRequest::Allow { .. } => {
             let _ = task.send(std::fs::read_link("/proc/thread-self").unwrap());
-            Response::Done
+            UapiResponse::Done
         }
     };
     let _serving = server.serve(&service, handler, |_| ()).unwrap();
@@ -683,7 +685,7 @@ fn a_long_answer_comes_in_pieces_and_whole() {
         ..DeviceStatus::default()
     };
     let server = Server::bind_in(&dir.0, "wg0").unwrap();
-    let handler = move |_| Response::Status(status());
+    let handler = move |_| UapiResponse::Status(status());
     let _serving = server.serve(&service, handler, |_| ()).unwrap();
     let mut client = UapiClient::connect_in(&dir.0, "wg0").unwrap();
     let text = crate::uapi::format_status(&client.get().unwrap());

@@ -182,7 +182,7 @@ fn nothing_is_made_for_clients_that_have_hung_up() {
     let handler = move |_| {
         held.send(()).unwrap();
         _ = wait.lock().unwrap().recv();
-        crate::uapi::Response::Done
+        crate::uapi::UapiResponse::Done
     };
     let handler = {
         let handler = Mutex::new(handler);

@@ -88,7 +88,7 @@ pub enum UapiRequest {
 
 /// The handler's answer.
 #[derive(Clone, Debug)]
-pub enum Response {
+pub enum UapiResponse {
     /// To [`UapiRequest::Get`].
     Status(DeviceStatus),
     /// To a [`UapiRequest::Set`] that was applied, and to the other requests, when that was done.

@@ -8,7 +8,7 @@ use adit_io::helper::Folder;
 use adit_proto::config::PeerStatus;
 
 use super::{
-    Configured, DIR, Heard, MAX_REQUEST, Parser, Response, UapiError, UapiRequest, format,
+    Configured, DIR, Heard, MAX_REQUEST, Parser, UapiError, UapiRequest, UapiResponse, format,
 };
 use crate::origin::Origin;
 use crate::socket::{BindError, BoundListener, ServerEvent, Service, Serving, Talk};
@@ -71,10 +71,10 @@ impl Server {
     pub fn serve(
         self,
         service: &Service,
-        handler: impl Fn(UapiRequest) -> Response + Send + Sync + 'static,
+        handler: impl Fn(UapiRequest) -> UapiResponse + Send + Sync + 'static,
         notify: impl Fn(ServerEvent<'_>) + Send + Sync + 'static,
     ) -> io::Result<Serving> {
-        let handler: Arc<dyn Fn(UapiRequest) -> Response + Send + Sync> = Arc::new(handler);
+        let handler: Arc<dyn Fn(UapiRequest) -> UapiResponse + Send + Sync> = Arc::new(handler);
         let notify: Arc<dyn Fn(ServerEvent<'_>) + Send + Sync> = Arc::new(notify);
         let tell = Arc::clone(&notify);
         let open = move |_: &mut Zeroized, origin| -> Box<dyn Talk> {
@@ -92,7 +92,7 @@ impl Server {
 
 struct Conversation {
     parser: Parser,
-    handler: Arc<dyn Fn(UapiRequest) -> Response + Send + Sync>,
+    handler: Arc<dyn Fn(UapiRequest) -> UapiResponse + Send + Sync>,
     notify: Arc<dyn Fn(ServerEvent<'_>) + Send + Sync>,
     /// The client.
     origin: Origin,
@@ -179,21 +179,21 @@ impl Talk for Conversation {
             None => true,
             Some(Heard::Request(request)) => {
                 match (self.handler)(request) {
-                    Response::Status(status) => {
+                    UapiResponse::Status(status) => {
                         format::write_device(out, &status);
                         self.telling = Some(Telling::new(status.peers));
                         self.go_on(out);
                     }
-                    Response::Done => format::write_errno(out, 0),
-                    Response::Changed(changed) => {
+                    UapiResponse::Done => format::write_errno(out, 0),
+                    UapiResponse::Changed(changed) => {
                         // Before the answer: the client is there as long as it waits for that.
                         let by = self.origin.caller();
                         let configured = Configured { by, changed };
                         (self.notify)(ServerEvent::Configured(&configured));
                         format::write_errno(out, 0);
                     }
-                    Response::Refused(error) => self.refuse(&error, out),
-                    Response::Explained(error) => {
+                    UapiResponse::Refused(error) => self.refuse(&error, out),
+                    UapiResponse::Explained(error) => {
                         format::write_message(out, &error.message);
                         self.refuse(&error, out);
                     }

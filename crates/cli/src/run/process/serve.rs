@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Weak, mpsc};
 
-use adit_ctl::uapi::{Changed, Response, UapiError, UapiRequest};
+use adit_ctl::uapi::{Changed, UapiError, UapiRequest, UapiResponse};
 use adit_ctl::{ServerEvent, Serving};
 use adit_engine::{Engine, Interface, LinuxPlatform, Policy};
 use adit_io::tun::Tun;
@@ -66,7 +66,7 @@ impl Bound {
                 answer::set(&handle, change, &given_names)
             }
             UapiRequest::Alive => answer::alive(&handle),
-            UapiRequest::Down => Response::Changed(Changed::of_end()),
+            UapiRequest::Down => UapiResponse::Changed(Changed::of_end()),
             UapiRequest::Add(name) => add_for_client(&process_of, &name),
             UapiRequest::Threads { shards, policy } => {
                 set_threads(&process_of, shards, policy.as_deref())
@@ -79,7 +79,7 @@ impl Bound {
             }
             UapiRequest::Endpoints { named, replace } => {
                 resolver.name(&owner, &handle, named, replace);
-                Response::Done
+                UapiResponse::Done
             }
         };
         let service = &process.service;
@@ -120,7 +120,7 @@ impl Bound {
 }
 
 /// Serves one more interface because a client asks for it.
-fn add_for_client(process: &Weak<Process>, name: &str) -> Response {
+fn add_for_client(process: &Weak<Process>, name: &str) -> UapiResponse {
     let added = adit_ctl::config::check_name(name)
         .map_err(Failure::Mistake)
         .and_then(|()| match process.upgrade() {
@@ -138,16 +138,16 @@ fn add_for_client(process: &Weak<Process>, name: &str) -> Response {
             None => Err(Failure::State("the process ends".into())),
         });
     match added {
-        Ok(()) => Response::Changed(Changed::of_interface(name)),
+        Ok(()) => UapiResponse::Changed(Changed::of_interface(name)),
         Err(failure) => {
             let errno = Errno::INVAL.raw_os_error();
-            Response::Explained(UapiError::new(errno, failure.to_string()))
+            UapiResponse::Explained(UapiError::new(errno, failure.to_string()))
         }
     }
 }
 
 /// Changes which threads process packets because a client asks for it.
-fn set_threads(process: &Weak<Process>, shards: Option<u16>, policy: Option<&str>) -> Response {
+fn set_threads(process: &Weak<Process>, shards: Option<u16>, policy: Option<&str>) -> UapiResponse {
     let set = |engine: &Engine<Arc<Tun>, LinuxPlatform>| {
         let (before, policy_before) = engine.threads();
         let policy = match policy {
@@ -168,7 +168,7 @@ fn set_threads(process: &Weak<Process>, shards: Option<u16>, policy: Option<&str
     };
     match process.upgrade().map(|process| set(&process.engine)) {
         Some(Ok(changed)) => answer::told(changed),
-        Some(Err(error)) => Response::Explained(error),
-        None => Response::Explained(UapiError::invalid("the process ends")),
+        Some(Err(error)) => UapiResponse::Explained(error),
+        None => UapiResponse::Explained(UapiError::invalid("the process ends")),
     }
 }
