@@ -2,12 +2,12 @@
 //! `wg` would.
 //!
 //! `cargo run -p adit-ctl --example uapi`. The socket stands in a directory of its own. In
-//! [`adit_ctl::uapi::DIR`], where [`Server::bind`] puts it, `wg show` finds it.
+//! [`adit_ctl::uapi::DIR`], where [`UapiServer::bind`] puts it, `wg show` finds it.
 
 use std::error::Error;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use adit_ctl::uapi::{Server, UapiClient, UapiError, UapiRequest, UapiResponse};
+use adit_ctl::uapi::{UapiClient, UapiError, UapiRequest, UapiResponse, UapiServer};
 use adit_ctl::{Service, keys};
 use adit_proto::config::{DeviceChange, DeviceStatus};
 
@@ -41,7 +41,7 @@ fn serve_and_ask(dir: &std::path::Path) -> Result<(), Box<dyn Error>> {
         }
     };
     let notify = |event: adit_ctl::ServerEvent<'_>| println!("server: {event:?}");
-    let server = Server::bind_in(dir, "example0")?;
+    let server = UapiServer::bind_in(dir, "example0")?;
     let service = Service::start()?;
     let serving = server.serve(&service, handler, notify)?;
 

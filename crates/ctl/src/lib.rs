@@ -1,7 +1,7 @@
 //! The interfaces of WireGuard's tools: the UAPI socket, wg-quick's configuration files, keys as
 //! text, and the status that `adit show` prints.
 //!
-//! - [`uapi`]: the socket by which `wg` configures an interface: [`uapi::Server`],
+//! - [`uapi`]: the socket by which `wg` configures an interface: [`uapi::UapiServer`],
 //!   [`uapi::UapiClient`], and the parser;
 //! - [`mod@config`]: configuration files, from text to a transaction and back;
 //! - [`keys`]: keys in base64 and hexadecimal;

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::{Mutex, mpsc};
 use std::time::{Duration, Instant};
 
-use adit_ctl::uapi::{Server, UapiResponse};
+use adit_ctl::uapi::{UapiResponse, UapiServer};
 use adit_ctl::{ServerEvent, Service};
 use rustix::process::{Resource, getrlimit, setrlimit};
 
@@ -62,7 +62,7 @@ fn without_descriptors_the_silent_make_room_for_others() {
         assert!(matches!(event, ServerEvent::Failed(_)), "{event:?}");
         tell.lock().unwrap().send(()).unwrap();
     };
-    let server = Server::bind_in(&dir, "wg0").unwrap();
+    let server = UapiServer::bind_in(&dir, "wg0").unwrap();
     let serving = server
         .serve(&service, |_| UapiResponse::Done, notify)
         .unwrap();

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use adit_ctl::uapi::{Server, UapiClient, UapiError, UapiRequest, UapiResponse};
+use adit_ctl::uapi::{UapiClient, UapiError, UapiRequest, UapiResponse, UapiServer};
 use adit_ctl::{Service, Serving, keys};
 use adit_proto::config::{AllowedIpChange, Cidr, DeviceChange, DeviceStatus, PeerStatus};
 
@@ -125,7 +125,7 @@ fn start(service: &Service, name: &str) -> (Device, Serving) {
             }
         }
     };
-    let server = Server::bind(name).unwrap();
+    let server = UapiServer::bind(name).unwrap();
     let serving = server.serve(service, handler, |_| ()).unwrap();
     (device, serving)
 }

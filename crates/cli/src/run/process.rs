@@ -409,18 +409,18 @@ const DYING: Duration = Duration::from_secs(3);
 /// The control socket of an interface and, unless it cannot be had, its status socket.
 pub(super) struct Bound {
     /// Only that of another process may be lost, and why.
-    pub(super) control: std::result::Result<uapi::Server, String>,
-    pub(super) status: Option<status::Server>,
+    pub(super) control: std::result::Result<uapi::UapiServer, String>,
+    pub(super) status: Option<status::StatusServer>,
 }
 
 impl Bound {
     fn bind(name: &str, given: Option<OwnedFd>, process: &Process) -> Result<Self> {
         let bind = || match &process.control_dir {
-            Some(dir) => uapi::Server::bind_in(dir, name),
-            None => uapi::Server::bind(name),
+            Some(dir) => uapi::UapiServer::bind_in(dir, name),
+            None => uapi::UapiServer::bind(name),
         };
         let control = match given {
-            Some(fd) => uapi::Server::adopt(name, fd),
+            Some(fd) => uapi::UapiServer::adopt(name, fd),
             None => once_free(bind, || is_here(name)),
         };
         let control = control.map_err(|error| match &error {
@@ -437,7 +437,8 @@ impl Bound {
             }
             _ => Failure::State(error.to_string()),
         })?;
-        let status = status::Server::bind_in(&process.status_dir(), name, process.status_group);
+        let status =
+            status::StatusServer::bind_in(&process.status_dir(), name, process.status_group);
         // The tunnel works without it.
         let status = status.inspect_err(|error| {
             let level = process.level;

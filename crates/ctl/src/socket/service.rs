@@ -39,13 +39,13 @@ pub use shared::ServerEvent;
 use shared::{ServiceCommand, Shared, Socket};
 use thread::Thread;
 
-/// A thread that serves sockets, which come and go while it runs: [`uapi::Server::serve`] and
-/// [`status::Server::serve`] add one. All their callbacks run on it, one at a time.
+/// A thread that serves sockets, which come and go while it runs: [`uapi::UapiServer::serve`] and
+/// [`status::StatusServer::serve`] add one. All their callbacks run on it, one at a time.
 ///
 /// Dropping it ends the thread and removes the sockets that are still served.
 ///
-/// [`uapi::Server::serve`]: crate::uapi::Server::serve
-/// [`status::Server::serve`]: crate::status::Server::serve
+/// [`uapi::UapiServer::serve`]: crate::uapi::UapiServer::serve
+/// [`status::StatusServer::serve`]: crate::status::StatusServer::serve
 #[derive(Debug)]
 pub struct Service {
     shared: Arc<Shared>,

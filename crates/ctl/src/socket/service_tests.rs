@@ -12,7 +12,7 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 use super::tests::{Dir, ask};
 use super::{ServerEvent, Service, Serving};
 use crate::status::{self, InterfaceJson};
-use crate::uapi::{Server, UapiRequest, UapiResponse};
+use crate::uapi::{UapiRequest, UapiResponse, UapiServer};
 
 const GET: &[u8] = b"get=1\n\n";
 const DONE: &str = "errno=0\n\n";
@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A socket that answers everything with success and tells what happens to it.
 fn serve(service: &Service, dir: &Dir, name: &str) -> (Serving, mpsc::Receiver<String>) {
-    let server = Server::bind_in(&dir.0, name).unwrap();
+    let server = UapiServer::bind_in(&dir.0, name).unwrap();
     let (tell, told) = mpsc::channel();
     let tell = Mutex::new(tell);
     let notify = move |event: ServerEvent<'_>| {
@@ -58,7 +58,7 @@ fn one_thread_serves_two_hundred_sockets() {
                     ..DeviceStatus::default()
                 })
             };
-            let server = Server::bind_in(&dir.0, &format!("wg{n}")).unwrap();
+            let server = UapiServer::bind_in(&dir.0, &format!("wg{n}")).unwrap();
             server.serve(&service, handler, |_| ()).unwrap()
         })
         .collect();
@@ -112,7 +112,7 @@ fn a_panic_hangs_up_its_client_and_no_other() {
         _ = tell.lock().unwrap().send(format!("{event:?}"));
         panic!("another one");
     };
-    let server = Server::bind_in(&dir.0, "wg0").unwrap();
+    let server = UapiServer::bind_in(&dir.0, "wg0").unwrap();
     let _serving = server.serve(&service, handler, notify).unwrap();
     let mut calm = dir.connect_to("wg0");
     for _ in 0..3 {
@@ -133,7 +133,7 @@ fn control_and_status_sockets_share_a_service() {
     let (control, report) = (Dir::new(), Dir::new());
     let service = Service::start().unwrap();
     let (_serving, _told) = serve(&service, &control, "wg0");
-    let server = status::Server::bind_in(&report.0, "wg0", None).unwrap();
+    let server = status::StatusServer::bind_in(&report.0, "wg0", None).unwrap();
     let interface = || InterfaceJson::new("wg0", &DeviceStatus::default(), false);
     let events = status::Events::new("wg0");
     let answer = move || Some(status::Report::new(interface(), Vec::new(), |_| None));
@@ -356,7 +356,7 @@ fn answers_that_nobody_takes_count_as_requests_do() {
                 ..DeviceStatus::default()
             })
         };
-        let server = Server::bind_in(&dir.0, "wg1").unwrap();
+        let server = UapiServer::bind_in(&dir.0, "wg1").unwrap();
         let _large = server.serve(&service, handler, |_| ()).unwrap();
         let mut holders: Vec<UnixStream> = (0..2)
             .map(|_| {
@@ -421,9 +421,9 @@ fn removal_of_the_file_before_it_is_served_is_noticed() {
     let dir = Dir::new();
     let service = Service::start().unwrap();
     let (tell, told) = mpsc::channel();
-    let removed = Server::bind_in(&dir.0, "wg0").unwrap();
+    let removed = UapiServer::bind_in(&dir.0, "wg0").unwrap();
     std::fs::remove_file(dir.path()).unwrap();
-    let replaced = Server::bind_in(&dir.0, "wg1").unwrap();
+    let replaced = UapiServer::bind_in(&dir.0, "wg1").unwrap();
     std::fs::write(dir.0.join("other"), "").unwrap();
     std::fs::rename(dir.0.join("other"), dir.path_of("wg1")).unwrap();
     let _serving = [removed, replaced].map(|server| {
@@ -459,7 +459,7 @@ fn a_handler_may_stop_its_own_socket() {
         }
         UapiResponse::Done
     };
-    let server = Server::bind_in(&dir.0, "wg0").unwrap();
+    let server = UapiServer::bind_in(&dir.0, "wg0").unwrap();
     *slot.lock().unwrap() = Some(server.serve(&service, handler, |_| ()).unwrap());
     let mut idle = dir.connect();
     assert_eq!(ask(&mut idle, GET), DONE);
@@ -486,7 +486,7 @@ fn a_notification_may_stop_its_own_socket() {
         drop(own.lock().unwrap().take());
         tell.lock().unwrap().send(()).unwrap();
     };
-    let server = Server::bind_in(&dir.0, "wg0").unwrap();
+    let server = UapiServer::bind_in(&dir.0, "wg0").unwrap();
     let serving = server
         .serve(&service, |_| UapiResponse::Done, notify)
         .unwrap();
@@ -505,7 +505,7 @@ fn a_handler_may_add_and_stop_other_sockets() {
     let dir = Dir::new();
     let service = Arc::new(Service::start().unwrap());
     let (weak, slot) = (Arc::downgrade(&service), Slot::default());
-    let other = Server::bind_in(&dir.0, "wg1").unwrap();
+    let other = UapiServer::bind_in(&dir.0, "wg1").unwrap();
     let other = Mutex::new(Some(other));
     let handler = move |_| {
         let mut slot = slot.lock().unwrap();
@@ -518,7 +518,7 @@ fn a_handler_may_add_and_stop_other_sockets() {
         });
         UapiResponse::Done
     };
-    let server = Server::bind_in(&dir.0, "wg0").unwrap();
+    let server = UapiServer::bind_in(&dir.0, "wg0").unwrap();
     let _serving = server.serve(&service, handler, |_| ()).unwrap();
     let mut client = dir.connect();
     assert_eq!(ask(&mut client, GET), DONE);

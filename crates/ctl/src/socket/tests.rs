@@ -12,7 +12,7 @@ use rustix::io::Errno;
 
 use super::client::STALL;
 use super::*;
-use crate::uapi::{ClientError, Server, UapiClient, UapiError, UapiRequest, UapiResponse};
+use crate::uapi::{ClientError, UapiClient, UapiError, UapiRequest, UapiResponse, UapiServer};
 use crate::zeroized::Zeroized;
 
 /// A directory of its own for each test.
@@ -95,14 +95,14 @@ fn a_link_to_a_directory_that_is_missing_makes_it() {
     let dir = Dir::new();
     std::fs::create_dir(&dir.0).unwrap();
     std::os::unix::fs::symlink("real/run", dir.0.join("run")).unwrap();
-    let server = Server::bind_in(&dir.0.join("run/wireguard"), "wg0").unwrap();
+    let server = UapiServer::bind_in(&dir.0.join("run/wireguard"), "wg0").unwrap();
     assert!(dir.0.join("real/run/wireguard/wg0.sock").exists());
     drop(server);
 }
 
 /// A device that only remembers its mark.
 fn serve(service: &Service, dir: &Dir) -> (Serving, mpsc::Receiver<String>) {
-    let server = Server::bind_in(&dir.0, "wg0").unwrap();
+    let server = UapiServer::bind_in(&dir.0, "wg0").unwrap();
     let mark = Mutex::new(0);
     let handler = move |request| match request {
         UapiRequest::Get => UapiResponse::Status(DeviceStatus {
@@ -200,7 +200,7 @@ fn the_file_beside_the_socket_is_written_by_its_owner_alone() {
 #[test]
 fn few_wait_to_be_accepted() {
     let dir = Dir::new();
-    let _server = Server::bind_in(&dir.0, "wg0").unwrap();
+    let _server = UapiServer::bind_in(&dir.0, "wg0").unwrap();
     let address = net::SocketAddrUnix::new(dir.path()).unwrap();
     let connect = || {
         let flags = net::SocketFlags::NONBLOCK | net::SocketFlags::CLOEXEC;
@@ -386,7 +386,7 @@ fn a_dead_socket_is_taken_over_and_a_living_one_is_not() {
     drop(UnixListener::bind(dir.path()).unwrap());
     assert!(dir.path().exists());
     let (serving, _told) = serve(&service, &dir);
-    let second = Server::bind_in(&dir.0, "wg0").unwrap_err();
+    let second = UapiServer::bind_in(&dir.0, "wg0").unwrap_err();
     assert!(matches!(second, BindError::AlreadyRunning(_)), "{second}");
     assert_eq!(ask(&mut dir.connect(), b"get=1\n\n"), "errno=0\n\n");
     drop(serving);
@@ -403,7 +403,7 @@ fn of_many_that_start_at_once_one_wins() {
         let bound: Vec<_> = std::thread::scope(|scope| {
             let bind = || {
                 barrier.wait();
-                Server::bind_in(&dir.0, "wg0")
+                UapiServer::bind_in(&dir.0, "wg0")
             };
             let threads: Vec<_> = (0..8).map(|_| scope.spawn(bind)).collect();
             (threads.into_iter())
@@ -422,7 +422,7 @@ fn a_user_who_locks_the_directory_keeps_no_socket_out() {
     make_dir(&dir.0).unwrap();
     let handle = std::fs::File::open(&dir.0).unwrap();
     flock(&handle, FlockOperation::LockExclusive).unwrap();
-    let server = Server::bind_in(&dir.0, "wg0").unwrap();
+    let server = UapiServer::bind_in(&dir.0, "wg0").unwrap();
     drop(dir.connect());
     drop(server);
     assert_eq!(dir.names(), [""; 0]);
@@ -431,7 +431,7 @@ fn a_user_who_locks_the_directory_keeps_no_socket_out() {
 #[test]
 fn a_socket_that_replaced_ours_is_not_removed() {
     let dir = Dir::new();
-    let server = Server::bind_in(&dir.0, "wg0").unwrap();
+    let server = UapiServer::bind_in(&dir.0, "wg0").unwrap();
     std::fs::remove_file(dir.path()).unwrap();
     let other = UnixListener::bind(dir.path()).unwrap();
     drop(server);
@@ -444,14 +444,14 @@ fn what_cannot_be_bound_is_named() {
     let dir = Dir::new();
     std::fs::create_dir(&dir.0).unwrap();
     for name in ["", "..", "a/b", "sixteen-letters-", "wg 0", "wg\n"] {
-        let error = Server::bind_in(&dir.0, name).unwrap_err();
+        let error = UapiServer::bind_in(&dir.0, name).unwrap_err();
         assert!(matches!(error, BindError::Name(_)), "{name:?}: {error}");
     }
     std::fs::write(dir.path(), "precious").unwrap();
-    let error = Server::bind_in(&dir.0, "wg0").unwrap_err();
+    let error = UapiServer::bind_in(&dir.0, "wg0").unwrap_err();
     assert!(matches!(error, BindError::Occupied(_)), "{error}");
     assert_eq!(std::fs::read(dir.path()).unwrap(), b"precious");
-    let error = Server::bind_in(Path::new("/proc/adit"), "wg0").unwrap_err();
+    let error = UapiServer::bind_in(Path::new("/proc/adit"), "wg0").unwrap_err();
     assert!(error.to_string().contains("/proc/adit"), "{error}");
 }
 
@@ -490,10 +490,10 @@ fn replacement_of_the_file_is_noticed() {
 fn a_socket_passes_from_parent_to_child() {
     let dir = Dir::new();
     let service = Service::start().unwrap();
-    let fd = Server::bind_in(&dir.0, "wg0").unwrap().into_fd();
+    let fd = UapiServer::bind_in(&dir.0, "wg0").unwrap().into_fd();
     let mut early = dir.connect();
     early.write_all(b"get=1\n\n").unwrap();
-    let server = Server::adopt_in(&dir.0, "wg0", fd).unwrap();
+    let server = UapiServer::adopt_in(&dir.0, "wg0", fd).unwrap();
     let serving = server
         .serve(&service, |_| UapiResponse::Done, |_| ())
         .unwrap();
@@ -503,14 +503,14 @@ fn a_socket_passes_from_parent_to_child() {
     drop(serving);
     assert_eq!(dir.names(), [""; 0]);
     let no_socket = std::fs::File::open("/dev/null").unwrap().into();
-    let error = Server::adopt_in(&dir.0, "wg0", no_socket).unwrap_err();
+    let error = UapiServer::adopt_in(&dir.0, "wg0", no_socket).unwrap_err();
     assert!(matches!(error, BindError::NotListening));
 }
 
 /// A parent, or the process before this one, may have let any number of clients wait.
 #[test]
 fn a_socket_that_is_passed_on_has_as_few_clients_wait_as_any() {
-    let waiting = |dir: &Dir, server: Server| {
+    let waiting = |dir: &Dir, server: UapiServer| {
         let path = net::SocketAddrUnix::new(dir.path()).unwrap();
         let clients: Vec<OwnedFd> = (0..200)
             .map_while(|_| {
@@ -522,10 +522,10 @@ fn a_socket_that_is_passed_on_has_as_few_clients_wait_as_any() {
         clients.len()
     };
     let dir = Dir::new();
-    let bound = waiting(&dir, Server::bind_in(&dir.0, "wg0").unwrap());
-    let fd = Server::bind_in(&dir.0, "wg0").unwrap().into_fd();
+    let bound = waiting(&dir, UapiServer::bind_in(&dir.0, "wg0").unwrap());
+    let fd = UapiServer::bind_in(&dir.0, "wg0").unwrap().into_fd();
     net::listen(&fd, 128).unwrap();
-    let passed = waiting(&dir, Server::adopt_in(&dir.0, "wg0", fd).unwrap());
+    let passed = waiting(&dir, UapiServer::adopt_in(&dir.0, "wg0", fd).unwrap());
     assert_eq!(passed, bound);
 }
 
@@ -556,7 +556,7 @@ fn clients_that_stall_vanish_or_never_read_stop_nobody() {
         peers: (0..3_000u16).map(|n| peer(n.to_ne_bytes()[0])).collect(),
         ..DeviceStatus::default()
     };
-    let server = Server::bind_in(&dir.0, "wg0").unwrap();
+    let server = UapiServer::bind_in(&dir.0, "wg0").unwrap();
     let calls = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&calls);
     let (task, serves) = mpsc::channel();
@@ -684,7 +684,7 @@ fn a_long_answer_comes_in_pieces_and_whole() {
         peers: peers(200),
         ..DeviceStatus::default()
     };
-    let server = Server::bind_in(&dir.0, "wg0").unwrap();
+    let server = UapiServer::bind_in(&dir.0, "wg0").unwrap();
     let handler = move |_| UapiResponse::Status(status());
     let _serving = server.serve(&service, handler, |_| ()).unwrap();
     let mut client = UapiClient::connect_in(&dir.0, "wg0").unwrap();

@@ -24,7 +24,7 @@ use peer_json::NamedPeer;
 pub use peer_ref::{FailureRef, PeerRef, Text};
 pub use protocol::DIR;
 pub use render::{Colour, render, render_engine, render_interface};
-pub use server::{Probe, Server, document, fetch, fetch_in, listen, probe, probe_in};
+pub use server::{Probe, StatusServer, document, fetch, fetch_in, listen, probe, probe_in};
 pub use shared::Report;
 pub use wg::{Field, print_field};
 

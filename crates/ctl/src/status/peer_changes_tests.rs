@@ -7,7 +7,7 @@ use adit_proto::config::{Cidr, PeerHandshakes, PeerStatus, PublicKey, Secret};
 use adit_proto::{DropReason, FailureReason, HandshakeFailure, Liveness};
 use proptest::prelude::*;
 
-use super::super::{Events, PeerJson, Report, Server};
+use super::super::{Events, PeerJson, Report, StatusServer};
 use super::*;
 
 fn named(number: u16) -> NamedPeer {
@@ -287,7 +287,7 @@ fn a_watcher_stays_connected_and_survives_a_new_process() {
                 |_| None,
             ))
         };
-        let server = Server::bind_in(&dir, "wg0", None).unwrap();
+        let server = StatusServer::bind_in(&dir, "wg0", None).unwrap();
         let events = Events::new("wg0");
         server
             .serve(&service, &events, report, |_| None, |_| ())

@@ -40,9 +40,9 @@ use crate::zeroized::Zeroized;
 
 /// A bound status socket. Dropping it removes the socket's file.
 #[derive(Debug)]
-pub struct Server(BoundListener);
+pub struct StatusServer(BoundListener);
 
-impl Server {
+impl StatusServer {
     /// Binds `/run/adit/NAME.sock`, taking over what a dead process left there. The members of the
     /// `group`, if there is one, may use it, too.
     ///
@@ -55,7 +55,7 @@ impl Server {
     /// Binds `dir/NAME.sock`.
     ///
     /// # Errors
-    /// As of [`Server::bind`].
+    /// As of [`StatusServer::bind`].
     pub fn bind_in(dir: &Path, name: &str, group: Option<u32>) -> Result<Self, BindError> {
         BoundListener::bind(Folder::Status, dir, name, group).map(Self)
     }

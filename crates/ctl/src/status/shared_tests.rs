@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::time::Instant;
 
-use super::super::{Events, Server, StatusReport, fetch_in};
+use super::super::{Events, StatusReport, StatusServer, fetch_in};
 use super::*;
 use crate::socket::tests::Dir;
 use crate::{Service, Serving};
@@ -52,7 +52,7 @@ impl Socket {
             return None;
         }
         let dir = Dir::new();
-        let server = Server::bind_in(&dir.0, "wg0", Some(MEMBER)).unwrap();
+        let server = StatusServer::bind_in(&dir.0, "wg0", Some(MEMBER)).unwrap();
         let made = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&made);
         let report = move || {
@@ -188,7 +188,7 @@ fn nothing_is_made_for_clients_that_have_hung_up() {
         let handler = Mutex::new(handler);
         move |request| (handler.lock().unwrap())(request)
     };
-    let _serving = crate::uapi::Server::bind_in(&control.0, "wg0")
+    let _serving = crate::uapi::UapiServer::bind_in(&control.0, "wg0")
         .unwrap()
         .serve(&socket.service, handler, |_| ())
         .unwrap();

@@ -312,7 +312,7 @@ fn a_document_without_fields_that_were_added_is_understood() {
 #[test]
 fn the_status_socket_tells_everything_but_keys() {
     let dir = Dir::new();
-    let server = Server::bind_in(&dir.0, "wg0", None).unwrap();
+    let server = StatusServer::bind_in(&dir.0, "wg0", None).unwrap();
     let report = || {
         let mut revealed = InterfaceJson::new("wg0", &device(), true);
         revealed.engine = interface().engine.clone();
@@ -334,7 +334,7 @@ fn the_status_socket_tells_everything_but_keys() {
 #[test]
 fn thousands_of_peers_are_told_in_pieces() {
     let dir = Dir::new();
-    let server = Server::bind_in(&dir.0, "wg0", None).unwrap();
+    let server = StatusServer::bind_in(&dir.0, "wg0", None).unwrap();
     let many = || {
         (0..5000_u32).map(|number| {
             let mut status = device().peers.swap_remove(1);
@@ -411,7 +411,7 @@ fn a_handshake_is_begun_for_a_peer_that_there_is() {
 /// A directory of its own, a status socket in it, and the events of the interface.
 fn serve() -> (Dir, crate::Service, crate::Serving, Arc<Events>) {
     let dir = Dir::new();
-    let server = Server::bind_in(&dir.0, "wg0", None).unwrap();
+    let server = StatusServer::bind_in(&dir.0, "wg0", None).unwrap();
     let service = crate::Service::start().unwrap();
     let events = Events::new("wg0");
     let serving = server

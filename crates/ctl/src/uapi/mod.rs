@@ -31,7 +31,7 @@ pub use client::{ClientError, PATIENCE, UapiClient, interfaces};
 pub use format::{format_set, format_status};
 pub use lines::{MAX_ALLOWANCES, MAX_NAMES, MAX_PEERS};
 pub use parse::{Heard, MAX_LINE, MAX_REQUEST, Parser};
-pub use server::Server;
+pub use server::UapiServer;
 
 use adit_proto::Allowance;
 use adit_proto::config::{DeviceChange, DeviceStatus, PublicKey};

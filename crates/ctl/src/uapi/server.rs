@@ -14,15 +14,15 @@ use crate::origin::Origin;
 use crate::socket::{BindError, BoundListener, ServerEvent, Service, Serving, Talk};
 use crate::zeroized::Zeroized;
 
-/// A bound UAPI socket. Clients that connect wait until [`Server::serve`]. Dropping it removes the
+/// A bound UAPI socket. Clients that connect wait until [`UapiServer::serve`]. Dropping it removes the
 /// socket's file.
 ///
 /// A file `IF.name` stands beside the socket: innernet finds interfaces by those, and nothing that
 /// looks for sockets (`wg`, wgctrl-go) looks at other files.
 #[derive(Debug)]
-pub struct Server(BoundListener);
+pub struct UapiServer(BoundListener);
 
-impl Server {
+impl UapiServer {
     /// Binds `/var/run/wireguard/NAME.sock`, taking over what a dead process left there.
     ///
     /// # Errors
@@ -52,7 +52,7 @@ impl Server {
     /// Takes a listening socket that another process bound at `dir/NAME.sock`.
     ///
     /// # Errors
-    /// As of [`Server::adopt`].
+    /// As of [`UapiServer::adopt`].
     pub fn adopt_in(dir: &Path, name: &str, fd: OwnedFd) -> Result<Self, BindError> {
         BoundListener::adopt(Folder::Control, dir, name, fd).map(Self)
     }

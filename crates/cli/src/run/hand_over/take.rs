@@ -203,12 +203,12 @@ impl Listeners {
     /// The sockets as this process's. Clients learn from the kernel that it is.
     fn bind(self, process: &Process, name: &str) -> Bound {
         let control = match &process.control_dir {
-            Some(dir) => uapi::Server::adopt_in(dir, name, self.control),
-            None => uapi::Server::adopt(name, self.control),
+            Some(dir) => uapi::UapiServer::adopt_in(dir, name, self.control),
+            None => uapi::UapiServer::adopt(name, self.control),
         };
         let dir = process.status_dir();
         let status = self.status;
-        let status = status.map(|fd| status::Server::adopt_in(&dir, name, fd));
+        let status = status.map(|fd| status::StatusServer::adopt_in(&dir, name, fd));
         Bound {
             control: control.map_err(|error| error.to_string()),
             status: status.and_then(std::result::Result::ok),
