@@ -36,7 +36,7 @@ use super::client::Talk;
 use crate::origin::Origin;
 use crate::zeroized::Zeroized;
 pub use shared::ServerEvent;
-use shared::{ServiceCommand, Shared, Socket};
+use shared::{ServiceCommand, ServiceState, Socket};
 use thread::Thread;
 
 /// A thread that serves sockets, which come and go while it runs: [`uapi::UapiServer::serve`] and
@@ -48,7 +48,7 @@ use thread::Thread;
 /// [`status::StatusServer::serve`]: crate::status::StatusServer::serve
 #[derive(Debug)]
 pub struct Service {
-    shared: Arc<Shared>,
+    shared: Arc<ServiceState>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -60,7 +60,7 @@ pub struct Service {
 #[derive(Debug)]
 pub struct Serving {
     id: u64,
-    shared: Arc<Shared>,
+    shared: Arc<ServiceState>,
     thread: Option<ThreadId>,
     /// Brings the socket back when it is no longer served.
     bound: mpsc::Receiver<BoundListener>,
@@ -72,7 +72,7 @@ pub struct Serving {
 #[derive(Clone, Debug)]
 pub(crate) struct Poker {
     id: u64,
-    shared: Arc<Shared>,
+    shared: Arc<ServiceState>,
     /// Whether it has been asked to and has not looked yet.
     is_due: Arc<AtomicBool>,
 }
@@ -97,7 +97,7 @@ impl Service {
     /// # Errors
     /// The system has no thread, descriptor or inotify instance left.
     pub fn start() -> io::Result<Self> {
-        let (shared, commands) = Shared::new()?;
+        let (shared, commands) = ServiceState::new()?;
         let thread = Thread::new(Arc::clone(&shared), commands)?;
         let builder = std::thread::Builder::new().name("adit-ctl".into());
         let thread = Some(builder.spawn(move || thread.run())?);

@@ -63,7 +63,7 @@ pub enum ServerEvent<'a> {
 
 /// State that the thread and its users share.
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(super) struct ServiceState {
     pub(super) commands: mpsc::Sender<ServiceCommand>,
     /// Wakes the thread when there are commands.
     pub(super) wake: OwnedFd,
@@ -96,7 +96,7 @@ pub(super) struct Socket {
     pub(super) done: mpsc::Sender<BoundListener>,
 }
 
-impl Shared {
+impl ServiceState {
     /// With the end at which commands arrive.
     pub(super) fn new() -> io::Result<(Arc<Self>, mpsc::Receiver<ServiceCommand>)> {
         let flags = inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK;

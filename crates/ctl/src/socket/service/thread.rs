@@ -21,13 +21,13 @@ use crate::socket::client::Client;
 use crate::socket::contain::contain;
 use crate::socket::service::shared::{
     ACCEPT_PAUSE, COMMANDS, EVENTS, FILES, MAX_ALL_CLIENTS, MAX_CLIENTS, PACE, PACE_TIME, SHARED,
-    ServerEvent, ServiceCommand, Shared, Socket, is_scarce,
+    ServerEvent, ServiceCommand, ServiceState, Socket, is_scarce,
 };
 use crate::zeroized::Zeroized;
 
 /// State of the thread.
 pub(super) struct Thread {
-    shared: Arc<Shared>,
+    shared: Arc<ServiceState>,
     commands: mpsc::Receiver<ServiceCommand>,
     epoll: OwnedFd,
     clients: HashMap<u64, Client>,
@@ -50,7 +50,7 @@ pub(super) struct Thread {
 
 impl Thread {
     pub(super) fn new(
-        shared: Arc<Shared>,
+        shared: Arc<ServiceState>,
         commands: mpsc::Receiver<ServiceCommand>,
     ) -> std::io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
