@@ -48,11 +48,11 @@ pub struct Parser {
     memory: usize,
     /// There is no memory for it.
     is_starved: bool,
-    state: State,
+    state: ParserState,
 }
 
 #[derive(Default)]
-enum State {
+enum ParserState {
     #[default]
     Idle,
     Get,
@@ -125,7 +125,7 @@ impl Parser {
     pub fn end(&mut self) -> Option<Heard> {
         let unfinished = self.request_len > 0;
         match std::mem::take(self).state {
-            State::Wrong(error) | State::Lost(error) => Some(Heard::Hopeless(error)),
+            ParserState::Wrong(error) | ParserState::Lost(error) => Some(Heard::Hopeless(error)),
             _ => unfinished.then(|| {
                 Heard::Hopeless(UapiError::protocol("the request ends without a blank line"))
             }),
@@ -143,32 +143,32 @@ impl Parser {
         if line.is_empty() && !overlong {
             (self.request_len, self.memory, self.is_starved) = (0, 0, false);
             return match std::mem::take(&mut self.state) {
-                State::Idle => None,
-                State::Get => Some(Heard::Request(UapiRequest::Get)),
-                State::Set(change) => Some(Heard::Request(UapiRequest::Set(*change))),
-                State::Alive => Some(Heard::Request(UapiRequest::Alive)),
-                State::Down => Some(Heard::Request(UapiRequest::Down)),
-                State::Add(Some(name)) => Some(Heard::Request(UapiRequest::Add(name))),
-                State::Add(None) => Some(Heard::Refused(UapiError::invalid(
+                ParserState::Idle => None,
+                ParserState::Get => Some(Heard::Request(UapiRequest::Get)),
+                ParserState::Set(change) => Some(Heard::Request(UapiRequest::Set(*change))),
+                ParserState::Alive => Some(Heard::Request(UapiRequest::Alive)),
+                ParserState::Down => Some(Heard::Request(UapiRequest::Down)),
+                ParserState::Add(Some(name)) => Some(Heard::Request(UapiRequest::Add(name))),
+                ParserState::Add(None) => Some(Heard::Refused(UapiError::invalid(
                     "add=1 takes a line interface=NAME",
                 ))),
-                State::Threads(shards, policy) => {
+                ParserState::Threads(shards, policy) => {
                     Some(Heard::Request(UapiRequest::Threads { shards, policy }))
                 }
-                State::Names(names) => Some(Heard::Request(UapiRequest::Names {
+                ParserState::Names(names) => Some(Heard::Request(UapiRequest::Names {
                     named: names.named,
                     replace: !names.keeps,
                 })),
-                State::Endpoints(Endpoints { named, keeps, .. }) => {
+                ParserState::Endpoints(Endpoints { named, keeps, .. }) => {
                     let replace = !keeps;
                     Some(Heard::Request(UapiRequest::Endpoints { named, replace }))
                 }
-                State::Allow(Allowances { given, keeps }) => {
+                ParserState::Allow(Allowances { given, keeps }) => {
                     let replace = !keeps;
                     Some(Heard::Request(UapiRequest::Allow { given, replace }))
                 }
-                State::Wrong(error) => Some(Heard::Refused(error)),
-                State::Lost(error) => Some(Heard::Hopeless(error)),
+                ParserState::Wrong(error) => Some(Heard::Refused(error)),
+                ParserState::Lost(error) => Some(Heard::Hopeless(error)),
             };
         }
         let pair = if overlong {
@@ -177,86 +177,97 @@ impl Parser {
             split(&line)
         };
         match (&mut self.state, pair) {
-            (State::Wrong(_) | State::Lost(_), _) => {}
-            (State::Idle, Ok(("get", "1"))) => self.state = State::Get,
-            (State::Idle, Ok(("set", "1"))) => self.state = State::Set(Box::default()),
-            (State::Idle, Ok(("alive", "1"))) => self.state = State::Alive,
-            (State::Idle, Ok(("down", "1"))) => self.state = State::Down,
-            (State::Idle, Ok(("add", "1"))) => self.state = State::Add(None),
-            (State::Idle, Ok(("threads", "1"))) => self.state = State::Threads(None, None),
-            (State::Idle, Ok(("names", "1"))) => self.state = State::Names(NameLines::default()),
-            (State::Idle, Ok(("endpoints", "1"))) => {
-                self.state = State::Endpoints(Endpoints::default());
+            (ParserState::Wrong(_) | ParserState::Lost(_), _) => {}
+            (ParserState::Idle, Ok(("get", "1"))) => self.state = ParserState::Get,
+            (ParserState::Idle, Ok(("set", "1"))) => self.state = ParserState::Set(Box::default()),
+            (ParserState::Idle, Ok(("alive", "1"))) => self.state = ParserState::Alive,
+            (ParserState::Idle, Ok(("down", "1"))) => self.state = ParserState::Down,
+            (ParserState::Idle, Ok(("add", "1"))) => self.state = ParserState::Add(None),
+            (ParserState::Idle, Ok(("threads", "1"))) => {
+                self.state = ParserState::Threads(None, None)
             }
-            (State::Idle, Ok(("allow", "1"))) => self.state = State::Allow(Allowances::default()),
+            (ParserState::Idle, Ok(("names", "1"))) => {
+                self.state = ParserState::Names(NameLines::default())
+            }
+            (ParserState::Idle, Ok(("endpoints", "1"))) => {
+                self.state = ParserState::Endpoints(Endpoints::default());
+            }
+            (ParserState::Idle, Ok(("allow", "1"))) => {
+                self.state = ParserState::Allow(Allowances::default())
+            }
             (
-                State::Idle,
+                ParserState::Idle,
                 Ok((
                     "get" | "set" | "add" | "threads" | "alive" | "down" | "names" | "endpoints"
                     | "allow",
                     _,
                 )),
             ) => {
-                self.state = State::Wrong(UapiError::protocol("only version 1 is spoken here"));
-            }
-            (State::Idle, Ok(_)) => {
-                let error = UapiError::invalid("a request starts with get=1 or set=1");
-                self.state = State::Lost(error);
-            }
-            (State::Idle, Err(error)) => self.state = State::Lost(error),
-            (State::Get | State::Alive | State::Down, _) => {
                 self.state =
-                    State::Wrong(UapiError::invalid("this request takes no further lines"));
+                    ParserState::Wrong(UapiError::protocol("only version 1 is spoken here"));
             }
-            (State::Add(name @ None), Ok(("interface", value))) => *name = Some(value.to_owned()),
-            (State::Add(_), _) => {
+            (ParserState::Idle, Ok(_)) => {
+                let error = UapiError::invalid("a request starts with get=1 or set=1");
+                self.state = ParserState::Lost(error);
+            }
+            (ParserState::Idle, Err(error)) => self.state = ParserState::Lost(error),
+            (ParserState::Get | ParserState::Alive | ParserState::Down, _) => {
+                self.state =
+                    ParserState::Wrong(UapiError::invalid("this request takes no further lines"));
+            }
+            (ParserState::Add(name @ None), Ok(("interface", value))) => {
+                *name = Some(value.to_owned())
+            }
+            (ParserState::Add(_), _) => {
                 let error = UapiError::invalid("add=1 takes one line interface=NAME");
-                self.state = State::Wrong(error);
+                self.state = ParserState::Wrong(error);
             }
-            (State::Threads(shards, _), Ok(("shards", value)))
+            (ParserState::Threads(shards, _), Ok(("shards", value)))
                 if matches!(number::<u16>(value), Some(1..)) =>
             {
                 *shards = number(value);
             }
-            (State::Threads(_, policy), Ok(("policy", value))) => *policy = Some(value.to_owned()),
-            (State::Threads(..), _) => {
-                let error = UapiError::invalid("threads=1 takes lines shards=N and policy=NAME");
-                self.state = State::Wrong(error);
+            (ParserState::Threads(_, policy), Ok(("policy", value))) => {
+                *policy = Some(value.to_owned())
             }
-            (State::Names(names), pair) => {
+            (ParserState::Threads(..), _) => {
+                let error = UapiError::invalid("threads=1 takes lines shards=N and policy=NAME");
+                self.state = ParserState::Wrong(error);
+            }
+            (ParserState::Names(names), pair) => {
                 let memory = &mut self.memory;
                 let line = pair.and_then(|(key, value)| names_line(names, key, value, memory));
                 if let Err(error) = line {
-                    self.state = State::Wrong(error);
+                    self.state = ParserState::Wrong(error);
                 }
             }
-            (State::Endpoints(named), pair) => {
+            (ParserState::Endpoints(named), pair) => {
                 let memory = &mut self.memory;
                 let line = pair.and_then(|(key, value)| endpoints_line(named, key, value, memory));
                 if let Err(error) = line {
-                    self.state = State::Wrong(error);
+                    self.state = ParserState::Wrong(error);
                 }
             }
-            (State::Allow(allowances), pair) => {
+            (ParserState::Allow(allowances), pair) => {
                 let memory = &mut self.memory;
                 let line = pair.and_then(|(key, value)| allow_line(allowances, key, value, memory));
                 if let Err(error) = line {
-                    self.state = State::Wrong(error);
+                    self.state = ParserState::Wrong(error);
                 }
             }
-            (State::Set(change), pair) => {
+            (ParserState::Set(change), pair) => {
                 let memory = &mut self.memory;
                 let line = pair.and_then(|(key, value)| change_line(change, key, value, memory));
                 if let Err(error) = line {
-                    self.state = State::Wrong(error);
+                    self.state = ParserState::Wrong(error);
                 }
             }
         }
-        let is_refused = matches!(self.state, State::Wrong(_) | State::Lost(_));
+        let is_refused = matches!(self.state, ParserState::Wrong(_) | ParserState::Lost(_));
         if !is_refused && (self.is_starved || self.memory > MAX_MEMORY) {
-            self.state = State::Wrong(no_memory());
+            self.state = ParserState::Wrong(no_memory());
         }
-        if matches!(self.state, State::Wrong(_)) {
+        if matches!(self.state, ParserState::Wrong(_)) {
             self.memory = 0;
         }
         // Keeps the line's memory, zeroized, for the next one.
