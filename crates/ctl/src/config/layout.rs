@@ -66,7 +66,7 @@ const MAX_PAIR: usize = 4096;
 
 /// Which section a label names that stands right between two.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Style {
+enum LabelPlace {
     Above,
     Below,
     Unknown,
@@ -319,10 +319,10 @@ impl<'a> Layout<'a> {
         matches!(said(self.lines[line]), Said::Name(Rank::Name, _))
     }
 
-    fn style(&self) -> Style {
+    fn style(&self) -> LabelPlace {
         let is_peer = |block: &&Block| block.kind == Some(Section::Peer);
         let Some(first) = self.sections.iter().find(is_peer) else {
-            return Style::Unknown;
+            return LabelPlace::Unknown;
         };
         let mut lead = self.lead(first.header, first.above.map_or(0, |(line, _)| line + 1));
         let above = lead.any(|line| self.is_label(line));
@@ -332,9 +332,9 @@ impl<'a> Layout<'a> {
         let mut tail = tail.take_while(|line| comment(self.lines[*line]).is_some());
         let below = tail.any(|line| self.is_label(line));
         match (above, below) {
-            (true, false) => Style::Above,
-            (false, true) => Style::Below,
-            _ => Style::Unknown,
+            (true, false) => LabelPlace::Above,
+            (false, true) => LabelPlace::Below,
+            _ => LabelPlace::Unknown,
         }
     }
 
@@ -356,7 +356,7 @@ impl<'a> Layout<'a> {
         above: Option<(usize, u32)>,
         end: usize,
         below: Option<usize>,
-        style: Style,
+        style: LabelPlace,
     ) {
         let from = above.map_or(0, |(line, _)| line + 1);
         let above = above.map_or(NOBODY, |(_, owner)| owner);
@@ -395,21 +395,21 @@ impl<'a> Layout<'a> {
     }
 
     /// Where the comments of the section below begin, among those that touch both.
-    fn split(&self, lead: Range<usize>, above: u32, style: Style) -> usize {
+    fn split(&self, lead: Range<usize>, above: u32, style: LabelPlace) -> usize {
         let Some(block) = self.sections.get(above as usize) else {
             return lead.start;
         };
         let is_peer = block.kind == Some(Section::Peer);
-        if !is_peer || self.is_off(above) || style == Style::Above {
+        if !is_peer || self.is_off(above) || style == LabelPlace::Above {
             return lead.start;
         }
         let has_name = |line: usize| self.owners[line] == above && self.is_label(line);
-        if style == Style::Unknown && (block.header..=block.last).any(has_name) {
+        if style == LabelPlace::Unknown && (block.header..=block.last).any(has_name) {
             return lead.start;
         }
         let is_of_above = |line: &usize| {
             let text = self.lines[*line].to_ascii_lowercase();
-            self.is_label(*line) && (style == Style::Below || text.contains("friendly_"))
+            self.is_label(*line) && (style == LabelPlace::Below || text.contains("friendly_"))
         };
         let last = lead.clone().rfind(is_of_above);
         last.map_or(lead.start, |last| last + 1)
