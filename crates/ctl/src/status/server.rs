@@ -145,11 +145,11 @@ struct Reception {
     /// Present once it asked for changes, with the report that it was told last.
     sent: Option<(SentPeers, Weak<Report>)>,
     /// Present while it has not got the whole status.
-    telling: Option<Telling>,
+    telling: Option<RestOfStatus>,
 }
 
 /// The rest of a status.
-struct Telling {
+struct RestOfStatus {
     report: Arc<Report>,
     /// The next of its peers.
     next: usize,
@@ -172,7 +172,7 @@ impl Reception {
         let (before, after) = json.split_once(list).unwrap_or((&json, ""));
         out.extend(before.as_bytes());
         out.extend(list.as_bytes());
-        self.telling = Some(Telling {
+        self.telling = Some(RestOfStatus {
             report,
             next: 0,
             tail: format!("{after}\n").into_bytes(),
@@ -195,7 +195,7 @@ impl Reception {
             return true;
         }
         *last = Arc::downgrade(&report);
-        self.telling = Some(Telling {
+        self.telling = Some(RestOfStatus {
             report,
             next: 0,
             tail: Vec::new(),
@@ -204,7 +204,7 @@ impl Reception {
     }
 }
 
-impl Telling {
+impl RestOfStatus {
     /// Appends some peers, or what changed since they were `sent`. False: that was all.
     fn go_on(&mut self, sent: Option<&mut SentPeers>, out: &mut Zeroized) -> bool {
         let mut piece = Vec::with_capacity(PIECE + (PIECE >> 2));

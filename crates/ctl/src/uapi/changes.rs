@@ -115,7 +115,7 @@ impl ChangePlan {
         sections: usize,
         name: Namer<'_>,
     ) -> Changed {
-        let mut told = Telling::new(name);
+        let mut told = ChangeText::new(name);
         told.settings(before, after);
         if self.is_counted_only {
             let others = if self.replaces { ", and no others" } else { "" };
@@ -151,7 +151,7 @@ impl Changed {
 
     /// A setting that is not of a transaction.
     pub fn of_settings(settings: Vec<(&'static str, String, String)>) -> Self {
-        let mut told = Telling::new(&|_| None);
+        let mut told = ChangeText::new(&|_| None);
         for (what, from, to) in settings {
             told.setting(what, from, to);
         }
@@ -164,7 +164,7 @@ impl Changed {
             .map(|(key, old, new)| (*key, new.clone().or_else(|| old.clone())))
             .collect();
         let name = |key: &PublicKey| names.get(key).cloned().flatten();
-        let mut told = Telling::new(&name);
+        let mut told = ChangeText::new(&name);
         let peers = renamed.len();
         for (key, from, to) in renamed {
             told.values(key, vec![("name", from, to)]);
@@ -177,7 +177,7 @@ impl Changed {
         changed: Vec<(PublicKey, Allowance, Allowance)>,
         name: &dyn Fn(&PublicKey) -> Option<String>,
     ) -> Self {
-        let mut told = Telling::new(name);
+        let mut told = ChangeText::new(name);
         let peers = changed.len();
         for (key, from, to) in changed {
             let terms = Term::ALL.into_iter();
@@ -231,7 +231,7 @@ fn by_key(status: &DeviceStatus) -> HashMap<PublicKey, &PeerStatus> {
 }
 
 /// A difference that is being put into words.
-struct Telling<'a> {
+struct ChangeText<'a> {
     name: Namer<'a>,
     items: Vec<Item>,
     /// Settings that changed.
@@ -246,7 +246,7 @@ struct Telling<'a> {
 /// A value of a peer that changed.
 type Value = (&'static str, Option<String>, Option<String>);
 
-impl<'a> Telling<'a> {
+impl<'a> ChangeText<'a> {
     fn new(name: Namer<'a>) -> Self {
         Self {
             name,

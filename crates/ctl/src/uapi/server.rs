@@ -97,11 +97,11 @@ struct Conversation {
     /// The client.
     origin: Origin,
     /// Present while an answer has not ended.
-    telling: Option<Telling>,
+    telling: Option<RestOfAnswer>,
 }
 
 /// The rest of an answer to `get`.
-struct Telling {
+struct RestOfAnswer {
     peers: std::vec::IntoIter<PeerStatus>,
     /// Allowed IPs of the first of them that are told. 0: nothing of it is.
     blocks: usize,
@@ -115,7 +115,7 @@ const PIECE: usize = 32 << 10;
 /// Allowed IPs that are written at once. A peer may have very many.
 const BLOCKS: usize = 512;
 
-impl Telling {
+impl RestOfAnswer {
     fn new(peers: Vec<PeerStatus>) -> Self {
         let of_peer = |peer: &PeerStatus| {
             // Its preshared key is a piece of memory of its own.
@@ -181,7 +181,7 @@ impl Talk for Conversation {
                 match (self.handler)(request) {
                     UapiResponse::Status(status) => {
                         format::write_device(out, &status);
-                        self.telling = Some(Telling::new(status.peers));
+                        self.telling = Some(RestOfAnswer::new(status.peers));
                         self.go_on(out);
                     }
                     UapiResponse::Done => format::write_errno(out, 0),
