@@ -21,7 +21,7 @@ mod tests;
 pub use events::{Change, EVENT_SCHEMA, EventJson, EventKind, Events};
 pub use peer_changes::WatchedPeers;
 use peer_json::NamedPeer;
-pub use peer_ref::{FailureRef, PeerRef, Text};
+pub use peer_ref::{FailureRef, PeerRef, PrintableText};
 pub use protocol::DIR;
 pub use render::{Colour, render, render_engine, render_interface};
 pub use server::{Probe, StatusServer, document, fetch, fetch_in, listen, probe, probe_in};

@@ -15,17 +15,17 @@ use crate::text::printable;
 pub struct PeerRef<'a> {
     /// See [`PeerJson::public_key`], and so on.
     #[serde(borrow)]
-    pub public_key: Text<'a>,
+    pub public_key: PrintableText<'a>,
     /// What people call it.
-    pub name: Option<Text<'a>>,
+    pub name: Option<PrintableText<'a>>,
     /// Where it is reached.
-    pub endpoint: Option<Text<'a>>,
+    pub endpoint: Option<PrintableText<'a>>,
     /// Its blocks of addresses.
-    pub allowed_ips: Vec<Text<'a>>,
+    pub allowed_ips: Vec<PrintableText<'a>>,
     /// Seconds since the Unix epoch.
     pub latest_handshake: Option<u64>,
     /// Whether it is there.
-    pub state: Option<Text<'a>>,
+    pub state: Option<PrintableText<'a>>,
     /// Seconds since the Unix epoch.
     pub last_attempt: Option<u64>,
     /// Initiations.
@@ -44,7 +44,7 @@ pub struct PeerRef<'a> {
     pub transfer_tx: u64,
     /// Packets by reason.
     #[serde(default)]
-    pub drops: BTreeMap<Text<'a>, u64>,
+    pub drops: BTreeMap<PrintableText<'a>, u64>,
 }
 
 /// A [`FailureJson`](super::FailureJson).
@@ -54,14 +54,14 @@ pub struct FailureRef<'a> {
     pub at: u64,
     /// Its name.
     #[serde(borrow)]
-    pub reason: Text<'a>,
+    pub reason: PrintableText<'a>,
 }
 
 /// A text that can be printed, whatever was read.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Text<'a>(pub Cow<'a, str>);
+pub struct PrintableText<'a>(pub Cow<'a, str>);
 
-impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
+impl<'de: 'a, 'a> Deserialize<'de> for PrintableText<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct TextVisitor;
 
@@ -85,7 +85,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
     }
 }
 
-impl std::ops::Deref for Text<'_> {
+impl std::ops::Deref for PrintableText<'_> {
     type Target = str;
 
     fn deref(&self) -> &str {
@@ -93,7 +93,7 @@ impl std::ops::Deref for Text<'_> {
     }
 }
 
-impl<'a> From<&'a String> for Text<'a> {
+impl<'a> From<&'a String> for PrintableText<'a> {
     fn from(text: &'a String) -> Self {
         Self(Cow::Borrowed(text))
     }
@@ -105,11 +105,11 @@ impl<'a> From<&'a PeerJson> for PeerRef<'a> {
         let drops = peer.drops.iter();
         Self {
             public_key: (&peer.public_key).into(),
-            name: peer.name.as_ref().map(Text::from),
-            endpoint: peer.endpoint.as_ref().map(Text::from),
-            allowed_ips: peer.allowed_ips.iter().map(Text::from).collect(),
+            name: peer.name.as_ref().map(PrintableText::from),
+            endpoint: peer.endpoint.as_ref().map(PrintableText::from),
+            allowed_ips: peer.allowed_ips.iter().map(PrintableText::from).collect(),
             latest_handshake: peer.latest_handshake,
-            state: peer.state.as_ref().map(Text::from),
+            state: peer.state.as_ref().map(PrintableText::from),
             last_attempt: peer.last_attempt,
             unanswered: peer.unanswered,
             last_failure: failure.map(|failure| FailureRef {
