@@ -154,7 +154,7 @@ impl<'a> Edits<'a> {
 
     /// Brings the lines of `sections`, which are one to wg, to what is `wanted`: those that are
     /// still true stay.
-    fn update(&mut self, kind: Section, sections: &[usize], wanted: Wanted) {
+    fn update(&mut self, kind: Section, sections: &[usize], wanted: SectionLines) {
         let mut found: HashMap<&str, Vec<(usize, &str)>> = HashMap::new();
         let settings = sections.iter().flat_map(|at| self.layout.settings(*at));
         for (line, key, value) in settings {
@@ -272,7 +272,7 @@ pub fn save(
     out
 }
 
-fn put_pairs(edits: &Edits<'_>, out: &mut String, lines: &Wanted) {
+fn put_pairs(edits: &Edits<'_>, out: &mut String, lines: &SectionLines) {
     for (name, value) in lines {
         let mut line = Zeroizing::new(String::with_capacity(
             name.len() + value.as_ref().map_or(0, |value| value.len()) + 4,
@@ -295,7 +295,7 @@ pub fn with_section(text: &str, section: &str) -> Zeroizing<String> {
 
 /// The contents of a section: keys, and values in the form that [`meaning`] gives them. `None`: no
 /// such line.
-type Wanted = Vec<(&'static str, Option<Zeroizing<String>>)>;
+type SectionLines = Vec<(&'static str, Option<Zeroizing<String>>)>;
 
 fn write_pair(out: &mut String, name: &str, value: Option<&Zeroizing<String>>) {
     if let Some(value) = value {
@@ -371,7 +371,7 @@ fn interface_lines(
     device: &DeviceStatus,
     addresses: &[InterfaceAddress],
     mtu: Option<u16>,
-) -> Wanted {
+) -> SectionLines {
     vec![
         ("Address", list(addresses.to_vec())),
         ("PrivateKey", device.private_key.as_ref().and_then(secret)),
@@ -381,7 +381,7 @@ fn interface_lines(
     ]
 }
 
-fn peer_lines(peer: &PeerStatus) -> Wanted {
+fn peer_lines(peer: &PeerStatus) -> SectionLines {
     vec![
         ("PublicKey", Some(keys::to_base64(&peer.public_key.0))),
         ("PresharedKey", peer.preshared_key.as_ref().and_then(secret)),
