@@ -17,7 +17,7 @@ use crate::view::{self, Filter, Row, Sample};
 const MANY: usize = 16;
 
 /// What the interface of this name answered.
-type Answer = (String, std::result::Result<InterfaceJson, ClientError>);
+type InterfaceAnswer = (String, std::result::Result<InterfaceJson, ClientError>);
 
 pub(crate) fn show(args: &ShowArgs) -> Result<()> {
     if args.interface.as_deref() == Some("interfaces") && args.field.is_none() && !args.json {
@@ -181,7 +181,7 @@ pub(crate) fn problem(row: &Row) -> String {
     parts.join(", ")
 }
 
-fn report(answers: Vec<Answer>) -> StatusReport {
+fn report(answers: Vec<InterfaceAnswer>) -> StatusReport {
     let mut report = StatusReport::new(Vec::new());
     for (interface, answer) in answers {
         match answer {
@@ -213,7 +213,7 @@ fn print_names() -> Result<()> {
 
 /// Interfaces that end meanwhile, and sockets without a process, are no failure.
 /// With `as_wg` they have the order of `wg`, which may list none to this user; else that of names.
-fn all(as_wg: bool, is_secret: bool) -> Vec<Answer> {
+fn all(as_wg: bool, is_secret: bool) -> Vec<InterfaceAnswer> {
     let mut listed = uapi::interfaces(Path::new(uapi::DIR));
     if !as_wg || listed.is_empty() {
         listed = names().into_iter().collect();
@@ -236,7 +236,7 @@ pub(crate) fn interface(name: &str) -> Result<InterfaceJson> {
     answer.map_err(|error| explain(&name, error))
 }
 
-fn ask(name: String, is_secret: bool) -> Answer {
+fn ask(name: String, is_secret: bool) -> InterfaceAnswer {
     let answer = match is_secret {
         false => interface_status(&name),
         true => UapiClient::connect(&name)
