@@ -140,7 +140,7 @@ fn serve(args: &RunArgs) -> Result<()> {
 }
 
 /// A process that serves its interfaces, and what is left to be done of a hand-over.
-type Begun = (Children, Arc<Process>, Option<hand_over::Finish>);
+type BegunProcess = (Children, Arc<Process>, Option<hand_over::Finish>);
 
 /// The parent, which runs for the same user.
 fn parent() -> Origin {
@@ -150,7 +150,7 @@ fn parent() -> Origin {
 }
 
 /// Serves interfaces that no process serves yet.
-fn start(args: &RunArgs, sender: events::Sender, starter: &Starter) -> Result<Begun> {
+fn start(args: &RunArgs, sender: events::Sender, starter: &Starter) -> Result<BegunProcess> {
     let level = LogLevel::from_env();
     let allowed = allowed_offloads(&args.disable_offload)?;
     let threads = args.threads.settings()?;
@@ -194,7 +194,12 @@ fn add(process: &Arc<Process>, interfaces: &[String], given: Given) -> Result<()
 }
 
 /// Goes on with the interfaces of the process `pid`.
-fn take_over(args: &RunArgs, pid: i32, sender: events::Sender, starter: &Starter) -> Result<Begun> {
+fn take_over(
+    args: &RunArgs,
+    pid: i32,
+    sender: events::Sender,
+    starter: &Starter,
+) -> Result<BegunProcess> {
     let group = status_group(args)?;
     // Until the other process has let go, what this one has is not its own: it must take nothing
     // down when it fails.
