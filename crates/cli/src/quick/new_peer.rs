@@ -38,7 +38,7 @@ const KEEPALIVE: u16 = 25;
 const MARGIN: usize = 2;
 
 /// What the device's file says.
-pub(super) struct Device {
+pub(super) struct DeviceFile {
     private: Secret,
     preshared: Option<Secret>,
     addresses: Vec<InterfaceAddress>,
@@ -72,7 +72,7 @@ struct Made<'a> {
 pub(crate) fn new_peer(args: &NewPeerArgs) -> Result<()> {
     require_rights()?;
     let (lock, mut quick) = open(&args.conf)?;
-    let device = Device::new(&quick, &args.device, new_addresses(&quick)?)?;
+    let device = DeviceFile::new(&quick, &args.device, new_addresses(&quick)?)?;
     let change = PeerChange {
         preshared_key: device.preshared.clone(),
         replace_allowed_ips: true,
@@ -115,7 +115,7 @@ fn check_output(path: &Path) -> Result<()> {
     file::check_dir(dir.unwrap_or(Path::new(".")))
 }
 
-impl Device {
+impl DeviceFile {
     /// A device of an interface, with new keys and these addresses. Finds what is in the way of its file.
     pub(super) fn new(
         quick: &Quick,

@@ -1,11 +1,11 @@
 use super::*;
 
-fn device() -> Device {
+fn device() -> DeviceFile {
     let address = |text: &str, prefix_len| InterfaceAddress {
         ip: text.parse().unwrap(),
         prefix_len,
     };
-    Device {
+    DeviceFile {
         private: Secret::new(&[1; 32]),
         preshared: Some(Secret::new(&[2; 32])),
         addresses: vec![address("10.77.0.2", 24)],

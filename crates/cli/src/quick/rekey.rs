@@ -3,7 +3,7 @@
 use adit_ctl::config::{self, InterfaceAddress};
 use adit_proto::config::{Cidr, PeerChange};
 
-use super::new_peer::Device;
+use super::new_peer::DeviceFile;
 use super::verbs::{Opened, change, of, removal};
 use crate::cli::RekeyArgs;
 use crate::failure::{Result, bail};
@@ -45,7 +45,7 @@ pub(crate) fn rekey(args: &RekeyArgs) -> Result<()> {
             open.quick.name
         );
     }
-    let device = Device::new(&open.quick, &args.device, addresses)?;
+    let device = DeviceFile::new(&open.quick, &args.device, addresses)?;
     let device = match sections.iter().any(|it| it.preshared_key.is_some()) {
         true => device,
         false => device.without_preshared_key(),
