@@ -29,7 +29,7 @@ pub(crate) fn metrics(args: &MetricsArgs) -> Result<()> {
             let collect = move || {
                 let mut watched = watched.lock().unwrap_or_else(PoisonError::into_inner);
                 let collected = collect(&mut watched);
-                Box::new(move |put: &mut Put<'_>| collected.render(put)) as http::Document
+                Box::new(move |put: &mut Put<'_>| collected.render(put)) as http::DocumentWriter
             };
             http::serve(address, &args.host, collect)
         }

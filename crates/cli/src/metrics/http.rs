@@ -38,14 +38,14 @@ const PAUSE: Duration = Duration::from_millis(100);
 pub(super) type Put<'a> = dyn FnMut(&[u8]) -> io::Result<()> + 'a;
 
 /// Puts out a document, in pieces.
-pub(super) type Document = Box<dyn Fn(&mut Put<'_>) -> io::Result<()>>;
+pub(super) type DocumentWriter = Box<dyn Fn(&mut Put<'_>) -> io::Result<()>>;
 
 /// Answers until the process is ended. `address` is `ADDRESS:PORT` or `unix:PATH`; `names` are those
 /// that a client may know the host by.
 pub(super) fn serve(
     address: &str,
     names: &[String],
-    document: impl Fn() -> Document + Send + Sync + 'static,
+    document: impl Fn() -> DocumentWriter + Send + Sync + 'static,
 ) -> Result<()> {
     let server = |hosts| {
         Arc::new(Server {
@@ -166,7 +166,7 @@ impl Stream for UnixStream {
 }
 
 struct Server {
-    document: Box<dyn Fn() -> Document + Send + Sync>,
+    document: Box<dyn Fn() -> DocumentWriter + Send + Sync>,
     one_at_a_time: Mutex<()>,
     connections: Mutex<Connections>,
     hosts: Hosts,
@@ -285,7 +285,7 @@ impl Server {
         &self,
         stream: &mut impl Stream,
         wanted: Wanted,
-        document: &Document,
+        document: &DocumentWriter,
     ) -> io::Result<()> {
         let until = Instant::now() + PATIENCE;
         let coding = match wanted.in_chunks {
