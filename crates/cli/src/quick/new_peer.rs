@@ -50,7 +50,7 @@ pub(super) struct DeviceFile {
 
 /// What was done, as JSON.
 #[derive(Serialize)]
-struct Done<'a> {
+struct NewPeerDone<'a> {
     schema: u32,
     interface: &'a str,
     done: &'a str,
@@ -205,7 +205,7 @@ impl DeviceFile {
         let text = self.text(" = ", ", ", "\n");
         if args.said.json {
             let config = args.output.is_none().then_some(text.as_str());
-            return print_json(&Done {
+            return print_json(&NewPeerDone {
                 schema: SCHEMA,
                 interface: &quick.name,
                 done,
