@@ -344,12 +344,12 @@ impl Watched {
 
 /// The last report.
 struct Seen {
-    drops: BTreeMap<&'static str, Dropping>,
+    drops: BTreeMap<&'static str, DropCount>,
     offloads: BTreeMap<&'static str, bool>,
 }
 
 #[derive(Default)]
-struct Dropping {
+struct DropCount {
     count: u64,
     /// While packets are dropped: the count before, and when the last look saw more of them.
     since: Option<(u64, Instant)>,
@@ -358,7 +358,7 @@ struct Dropping {
 impl Seen {
     fn new(report: &EngineReport) -> Self {
         let drops = report.drops.iter().map(|&(reason, count)| {
-            let dropping = Dropping { count, since: None };
+            let dropping = DropCount { count, since: None };
             (reason, dropping)
         });
         Self {
