@@ -15,7 +15,7 @@ use super::hand_over::{Channel, Listener};
 use crate::failure::{Context, Result};
 
 /// Something that the main thread acts on.
-pub(super) enum Event {
+pub(super) enum MainEvent {
     /// SIGINT or SIGTERM.
     Signal(usize),
     /// The interface of this name has ended.
@@ -30,7 +30,7 @@ pub(super) enum Event {
 
 /// The receiving end. Signals are caught as long as it exists.
 pub(super) struct Events {
-    queue: mpsc::Receiver<Event>,
+    queue: mpsc::Receiver<MainEvent>,
     /// A byte arrives after each event, each signal and each thread that is asked for.
     wake: PipeReader,
     /// The last signal, or 0.
@@ -42,7 +42,7 @@ pub(super) struct Events {
 /// A sending end.
 #[derive(Clone)]
 pub(super) struct Sender {
-    queue: mpsc::Sender<Event>,
+    queue: mpsc::Sender<MainEvent>,
     wake: Arc<PipeWriter>,
 }
 
@@ -76,18 +76,22 @@ impl Events {
 
     /// Waits for the next event, and meanwhile starts threads; signals come first. Without a `listener`
     /// no other process can ask.
-    pub(super) fn next(&mut self, starter: &Starter, listener: Option<&Listener>) -> Result<Event> {
+    pub(super) fn next(
+        &mut self,
+        starter: &Starter,
+        listener: Option<&Listener>,
+    ) -> Result<MainEvent> {
         loop {
             starter.work();
             match self.caught.swap(0, Relaxed) {
                 0 => {}
-                signal => return Ok(Event::Signal(signal)),
+                signal => return Ok(MainEvent::Signal(signal)),
             }
             if let Ok(event) = self.queue.try_recv() {
                 return Ok(event);
             }
             if let Some(channel) = listener.and_then(Listener::accept) {
-                return Ok(Event::HandOver(channel));
+                return Ok(MainEvent::HandOver(channel));
             }
             let failed = || "cannot wait for signals".to_owned();
             let mut fds = vec![PollFd::new(&self.wake, PollFlags::IN)];
@@ -102,7 +106,7 @@ impl Events {
             let hung_up = |fd: &PollFd<'_>| fd.revents().contains(PollFlags::HUP);
             if helper.is_some() && fds.last().is_some_and(hung_up) {
                 self.is_alone = true;
-                return Ok(Event::HelperEnded);
+                return Ok(MainEvent::HelperEnded);
             }
             if fds[0].revents().is_empty() {
                 continue;
@@ -116,7 +120,7 @@ impl Events {
 }
 
 impl Sender {
-    pub(super) fn send(&self, event: Event) {
+    pub(super) fn send(&self, event: MainEvent) {
         // Without a receiver the process is about to end.
         if self.queue.send(event).is_ok() {
             self.wake();

@@ -30,7 +30,7 @@ use rustix::process::{Pid, Resource, Rlimit, getrlimit, setrlimit};
 use self::background::Notifier;
 pub(crate) use background::{notify_systemd, start as start_in_background, start_program};
 
-use self::events::{Event, Events};
+use self::events::{Events, MainEvent};
 use self::hand_over::{Listener, Me, give};
 use self::process::{Children, Given, Process};
 use crate::cli::{RunArgs, TuneArgs};
@@ -234,23 +234,23 @@ fn wait(
     let mut failed = Ok(());
     loop {
         match events.next(&starter, listener.as_ref())? {
-            Event::Signal(signal) => process.stop_all(&format!("signal {signal}")),
-            Event::SocketRemoved(name) => process.stop(&name, "the control socket was removed"),
-            Event::Ended(name) => match starter.beside(|| process.bury(&name)) {
+            MainEvent::Signal(signal) => process.stop_all(&format!("signal {signal}")),
+            MainEvent::SocketRemoved(name) => process.stop(&name, "the control socket was removed"),
+            MainEvent::Ended(name) => match starter.beside(|| process.bury(&name)) {
                 (false, result) => return failed.and(result),
                 (true, Ok(())) => {}
                 (true, Err(failure)) => level.error(failure),
             },
             // Who watches over this process starts it again, with another helper.
-            Event::HelperEnded if me.is_supervised() => {
+            MainEvent::HelperEnded if me.is_supervised() => {
                 process.stop_all(HELPER_ENDED);
                 failed = Err(Failure::State(HELPER_ENDED.into()));
             }
-            Event::HelperEnded => level.error(format_args!(
+            MainEvent::HelperEnded => level.error(format_args!(
                 "{HELPER_ENDED}: traffic goes on; further interfaces, ports, marks and devices in other namespaces fail \
                  until `adit upgrade` has a new process go on"
             )),
-            Event::HandOver(mut channel) => {
+            MainEvent::HandOver(mut channel) => {
                 match starter.beside(|| give(process, me, &mut channel)) {
                     Ok(None) => {}
                     Ok(Some(status)) => {

@@ -20,7 +20,7 @@ use adit_proto::config::PublicKey;
 use rustix::process::{Resource, getrlimit};
 
 use super::child::Guard;
-use super::events::{Event, Sender};
+use super::events::{MainEvent, Sender};
 use super::hand_over::{Offer, Switches};
 use super::names::Names;
 use super::resolve::Resolver;
@@ -226,7 +226,7 @@ impl Process {
         drop(interfaces);
         self.level.verbose(format_args!("{name} is ready"));
         let events = self.events.clone();
-        interface.on_end(move || events.send(Event::Ended(name)));
+        interface.on_end(move || events.send(MainEvent::Ended(name)));
         Ok(())
     }
 

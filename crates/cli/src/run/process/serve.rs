@@ -10,7 +10,7 @@ use rustix::io::Errno;
 
 use super::{Bound, Given, Prepared, Process};
 use crate::failure::{Context, Failure, Result};
-use crate::run::events::Event;
+use crate::run::events::MainEvent;
 use crate::run::{answer, watch};
 
 impl Bound {
@@ -52,7 +52,7 @@ impl Bound {
             ServerEvent::Panicked(text) => level.error(format_args!(
                 "{owner}: a client was hung up, because its request met a defect of this program: {text}"
             )),
-            ServerEvent::Removed => events.send(Event::SocketRemoved(owner.clone())),
+            ServerEvent::Removed => events.send(MainEvent::SocketRemoved(owner.clone())),
         }
         };
         // The process has the service, and the service this.
