@@ -29,7 +29,7 @@ pub(super) enum MainEvent {
 }
 
 /// The receiving end. Signals are caught as long as it exists.
-pub(super) struct Events {
+pub(super) struct MainEvents {
     queue: mpsc::Receiver<MainEvent>,
     /// A byte arrives after each event, each signal and each thread that is asked for.
     wake: PipeReader,
@@ -46,7 +46,7 @@ pub(super) struct Sender {
     wake: Arc<PipeWriter>,
 }
 
-impl Events {
+impl MainEvents {
     /// Catches signals from now on.
     pub(super) fn new() -> Result<(Self, Sender)> {
         let failed = || "cannot catch signals".to_owned();

@@ -30,7 +30,7 @@ use rustix::process::{Pid, Resource, Rlimit, getrlimit, setrlimit};
 use self::background::Notifier;
 pub(crate) use background::{notify_systemd, start as start_in_background, start_program};
 
-use self::events::{Events, MainEvent};
+use self::events::{MainEvent, MainEvents};
 use self::hand_over::{Listener, Me, give};
 use self::process::{Children, Given, Process};
 use crate::cli::{RunArgs, TuneArgs};
@@ -106,7 +106,7 @@ fn serve(args: &RunArgs) -> Result<()> {
     let null = background::null(args)?;
     adit_sandbox::register("adit");
     // Signals are caught from here on, so that an early one still removes the sockets' files.
-    let (events, sender) = Events::new()?;
+    let (events, sender) = MainEvents::new()?;
     let starter = {
         let sender = sender.clone();
         Starter::here(move || sender.wake())
@@ -226,7 +226,7 @@ const HELPER_ENDED: &str = "the process that has the rights has ended";
 fn wait(
     process: &Process,
     me: &Me,
-    mut events: Events,
+    mut events: MainEvents,
     listener: Option<Listener>,
     starter: Starter,
 ) -> Result<()> {
