@@ -41,14 +41,14 @@ pub(super) struct MainEvents {
 
 /// A sending end.
 #[derive(Clone)]
-pub(super) struct Sender {
+pub(super) struct EventSender {
     queue: mpsc::Sender<MainEvent>,
     wake: Arc<PipeWriter>,
 }
 
 impl MainEvents {
     /// Catches signals from now on.
-    pub(super) fn new() -> Result<(Self, Sender)> {
+    pub(super) fn new() -> Result<(Self, EventSender)> {
         let failed = || "cannot catch signals".to_owned();
         // Not a socket: any thread may have to handle a signal, and all of them may write(2).
         let (wake, waker) = std::io::pipe().context(failed)?;
@@ -61,7 +61,7 @@ impl MainEvents {
             pipe::register(signal, waker).context(failed)?;
         }
         let (sender, queue) = mpsc::channel();
-        let sender = Sender {
+        let sender = EventSender {
             queue: sender,
             wake: Arc::new(waker),
         };
@@ -119,7 +119,7 @@ impl MainEvents {
     }
 }
 
-impl Sender {
+impl EventSender {
     pub(super) fn send(&self, event: MainEvent) {
         // Without a receiver the process is about to end.
         if self.queue.send(event).is_ok() {

@@ -150,7 +150,7 @@ fn parent() -> Origin {
 }
 
 /// Serves interfaces that no process serves yet.
-fn start(args: &RunArgs, sender: events::Sender, starter: &Starter) -> Result<BegunProcess> {
+fn start(args: &RunArgs, sender: events::EventSender, starter: &Starter) -> Result<BegunProcess> {
     let level = LogLevel::from_env();
     let allowed = allowed_offloads(&args.disable_offload)?;
     let threads = args.threads.settings()?;
@@ -197,7 +197,7 @@ fn add(process: &Arc<Process>, interfaces: &[String], given: Given) -> Result<()
 fn take_over(
     args: &RunArgs,
     pid: i32,
-    sender: events::Sender,
+    sender: events::EventSender,
     starter: &Starter,
 ) -> Result<BegunProcess> {
     let group = status_group(args)?;

@@ -20,7 +20,7 @@ use adit_proto::config::PublicKey;
 use rustix::process::{Resource, getrlimit};
 
 use super::child::Guard;
-use super::events::{MainEvent, Sender};
+use super::events::{EventSender, MainEvent};
 use super::hand_over::{Offer, Switches};
 use super::names::Names;
 use super::resolve::Resolver;
@@ -42,7 +42,7 @@ mod serve;
 pub(super) struct Process {
     pub(super) engine: Engine<Arc<Tun>, LinuxPlatform>,
     watches: Watches,
-    events: Sender,
+    events: EventSender,
     level: LogLevel,
     allowed: Offloads,
     threads: ThreadSettings,
@@ -104,7 +104,7 @@ pub(super) struct Given {
 
 impl Process {
     pub(super) fn new(
-        events: Sender,
+        events: EventSender,
         level: LogLevel,
         (allowed, threads): (Offloads, ThreadSettings),
         args: &RunArgs,
@@ -232,7 +232,7 @@ impl Process {
 
     /// A process that goes on with the settings of another one. Those that give rights are its own.
     pub(super) fn of(
-        events: Sender,
+        events: EventSender,
         offer: &Offer,
         args: &RunArgs,
         group: Option<u32>,

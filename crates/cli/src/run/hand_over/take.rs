@@ -14,7 +14,7 @@ use adit_sandbox::Starter;
 use rustix::net::{AddressFamily, sockopt};
 
 use super::super::LogLevel;
-use super::super::events::Sender;
+use super::super::events::EventSender;
 use super::super::process::{Bound, Children, Prepared, Process};
 use super::super::resolve::HandedNames;
 use super::Channel;
@@ -41,7 +41,7 @@ pub(in crate::run) fn take(
     dir: &Path,
     args: &RunArgs,
     group: Option<u32>,
-    (events, starter): (Sender, &Starter),
+    (events, starter): (EventSender, &Starter),
 ) -> Result<(Children, Arc<Process>, Finish)> {
     let until = Instant::now() + TO_TAKE;
     let mut channel = Channel::connect(&dir.join(adit_io::UPGRADE_DIR), pid)?;
