@@ -20,7 +20,7 @@ use crate::quick::{check_exists, covers, leaves_in_clear, parts};
 use crate::why::blocks::is_host;
 use crate::why::causes::overhead;
 use here::Here;
-use parts::{Finding, Kind, all_blocks, blocks, endpoint, name};
+use parts::{CheckFinding, Kind, all_blocks, blocks, endpoint, name};
 use secrets::{own_secrets, placeholder, secrets};
 
 mod forward;
@@ -60,10 +60,10 @@ pub(crate) fn check(args: &ConfArgs) -> Result<ExitCode> {
 
 /// Findings about each line, and those that a look at each line alone does not show, and at this host:
 /// errors first.
-fn all_findings(path: &Path, look: impl Fn(&Path, &Config) -> Here) -> Result<Vec<Finding>> {
+fn all_findings(path: &Path, look: impl Fn(&Path, &Config) -> Here) -> Result<Vec<CheckFinding>> {
     let (config, errors) =
         Config::salvage(path).map_err(|errors| Failure::Mistake(errors.to_string()))?;
-    let of_lines = |kind, remarks: &[Remark]| -> Vec<Finding> {
+    let of_lines = |kind, remarks: &[Remark]| -> Vec<CheckFinding> {
         remarks.iter().map(|it| (kind, it.to_string())).collect()
     };
     let mut findings = of_lines(Kind::Error, &errors.0);
@@ -84,7 +84,7 @@ fn all_findings(path: &Path, look: impl Fn(&Path, &Config) -> Here) -> Result<Ve
 
 /// Everything that a look at each line alone does not show. `has_key` if a line has a private key
 /// that is none.
-fn examine(config: &Config, has_key: bool) -> Vec<Finding> {
+fn examine(config: &Config, has_key: bool) -> Vec<CheckFinding> {
     let mut findings = Vec::new();
     let found = &mut findings;
     interface(config, has_key, found);
@@ -106,7 +106,7 @@ fn examine(config: &Config, has_key: bool) -> Vec<Finding> {
     findings
 }
 
-fn interface(config: &Config, has_key: bool, found: &mut Vec<Finding>) {
+fn interface(config: &Config, has_key: bool, found: &mut Vec<CheckFinding>) {
     let InterfaceSection {
         addresses,
         private_key,
@@ -150,7 +150,7 @@ fn interface(config: &Config, has_key: bool, found: &mut Vec<Finding>) {
 }
 
 /// What the kernel has once.
-fn twice(config: &Config, found: &mut Vec<Finding>) {
+fn twice(config: &Config, found: &mut Vec<CheckFinding>) {
     let addresses = &config.interface.addresses;
     for (n, address) in addresses.iter().enumerate() {
         let same = |other: &&InterfaceAddress| {
@@ -165,7 +165,7 @@ fn twice(config: &Config, found: &mut Vec<Finding>) {
     }
 }
 
-fn mtu(config: &Config, found: &mut Vec<Finding>) {
+fn mtu(config: &Config, found: &mut Vec<CheckFinding>) {
     let Some(mtu) = config.interface.mtu else {
         return;
     };
@@ -200,7 +200,7 @@ fn mtu(config: &Config, found: &mut Vec<Finding>) {
 }
 
 /// Whether handshakes can begin anywhere.
-fn reachable(config: &Config, found: &mut Vec<Finding>) {
+fn reachable(config: &Config, found: &mut Vec<CheckFinding>) {
     let has_port = config.interface.listen_port.is_some_and(|port| port != 0);
     let waiting = config
         .peers
@@ -224,7 +224,7 @@ fn reachable(config: &Config, found: &mut Vec<Finding>) {
     });
 }
 
-fn one_peer(config: &Config, peer: &PeerSection, blocks: &[Cidr], found: &mut Vec<Finding>) {
+fn one_peer(config: &Config, peer: &PeerSection, blocks: &[Cidr], found: &mut Vec<CheckFinding>) {
     let InterfaceSection {
         addresses,
         private_key,
@@ -309,7 +309,7 @@ fn one_peer(config: &Config, peer: &PeerSection, blocks: &[Cidr], found: &mut Ve
 
 /// Allowed IPs of a peer inside those of another one. The same block twice is a warning of the
 /// parser.
-fn nested(config: &Config, found: &mut Vec<Finding>) {
+fn nested(config: &Config, found: &mut Vec<CheckFinding>) {
     let mut owners: HashMap<Cidr, PublicKey> = HashMap::new();
     for peer in &config.peers {
         owners.extend(blocks(peer).map(|block| (block, peer.public_key)));
@@ -348,7 +348,7 @@ fn nested(config: &Config, found: &mut Vec<Finding>) {
     }
 }
 
-fn dns(config: &Config, found: &mut Vec<Finding>) {
+fn dns(config: &Config, found: &mut Vec<CheckFinding>) {
     let InterfaceSection { dns, addresses, .. } = &config.interface;
     let servers = dns.iter().filter_map(|text| text.parse::<IpAddr>().ok());
     for server in servers {

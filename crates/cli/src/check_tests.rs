@@ -16,7 +16,7 @@ fn good() -> String {
     )
 }
 
-fn findings(text: &str) -> Vec<Finding> {
+fn findings(text: &str) -> Vec<CheckFinding> {
     examine(
         &Config::parse(text, "file").expect("a configuration"),
         false,

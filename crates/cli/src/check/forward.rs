@@ -3,11 +3,11 @@
 use adit_ctl::config::{Config, Forward, PeerSection};
 use adit_proto::config::Cidr;
 
-use super::parts::{Finding, Kind, blocks, name};
+use super::parts::{CheckFinding, Kind, blocks, name};
 use crate::why::blocks::is_host;
 
 /// Findings about what a hub needs besides the file.
-pub(super) fn forwarding(config: &Config, found: &mut Vec<Finding>) {
+pub(super) fn forwarding(config: &Config, found: &mut Vec<CheckFinding>) {
     let interface = &config.interface;
     let is_host = |peer: &&PeerSection| {
         let blocks = || blocks(peer);
@@ -54,7 +54,7 @@ pub(super) fn forwarding(config: &Config, found: &mut Vec<Finding>) {
 }
 
 /// `adit up` translates what has an address of the interface's own networks.
-fn untranslated(config: &Config, found: &mut Vec<Finding>) {
+fn untranslated(config: &Config, found: &mut Vec<CheckFinding>) {
     let interface = &config.interface;
     if interface.forward.is_none_or(|reach| reach < Forward::Lan) {
         return;

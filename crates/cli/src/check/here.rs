@@ -11,7 +11,7 @@ use adit_netlink::{Netlink, netns};
 use adit_proto::config::{Cidr, PublicKey};
 use rustix::fs::{StatVfsMountFlags, statvfs};
 
-use super::parts::{Finding, Kind, all_blocks, blocks, endpoint, name};
+use super::parts::{CheckFinding, Kind, all_blocks, blocks, endpoint, name};
 use crate::networks::{Collision, Networks, disables_v6, is_cgnat, is_tunnel};
 use crate::show;
 
@@ -80,7 +80,7 @@ impl Here {
         }
     }
 
-    pub(super) fn examine(&self, config: &Config, found: &mut Vec<Finding>) {
+    pub(super) fn examine(&self, config: &Config, found: &mut Vec<CheckFinding>) {
         cgnat(config, self.networks.has_cgnat(), found);
         let is_here = |key: &PublicKey| self.keys.contains(keys::to_base64(&key.0).as_str());
         if config.peers.iter().any(|peer| is_here(&peer.public_key)) {
@@ -111,7 +111,7 @@ impl Here {
         self.forwarding(config, found);
     }
 
-    fn collisions(&self, config: &Config, found: &mut Vec<Finding>) {
+    fn collisions(&self, config: &Config, found: &mut Vec<CheckFinding>) {
         let addresses = config.interface.addresses.iter();
         let own = addresses.filter_map(|it| Some((*it, Cidr::new(it.ip, it.prefix_len)?)));
         let mut told = Vec::new();
@@ -150,7 +150,7 @@ impl Here {
         }
     }
 
-    fn v6(&self, config: &Config, found: &mut Vec<Finding>) {
+    fn v6(&self, config: &Config, found: &mut Vec<CheckFinding>) {
         let Some(sysctl) = &self.without_v6 else {
             return;
         };
@@ -177,7 +177,7 @@ impl Here {
         }
     }
 
-    fn forwarding(&self, config: &Config, found: &mut Vec<Finding>) {
+    fn forwarding(&self, config: &Config, found: &mut Vec<CheckFinding>) {
         let Some(reach) = config.interface.forward else {
             return;
         };
@@ -202,7 +202,7 @@ impl Here {
 }
 
 /// A peer's network that this host has without the tunnel.
-fn of_peer(whose: &str, collision: &Collision) -> Finding {
+fn of_peer(whose: &str, collision: &Collision) -> CheckFinding {
     let Collision { ours, theirs } = collision;
     let (block, device) = (theirs.block, &theirs.device);
     let is_wider = ours.prefix_len() < block.prefix_len();
@@ -226,7 +226,7 @@ fn of_peer(whose: &str, collision: &Collision) -> Finding {
 }
 
 /// Endpoints that nobody outside of a provider's network reaches.
-fn cgnat(config: &Config, has_cgnat: bool, found: &mut Vec<Finding>) {
+fn cgnat(config: &Config, has_cgnat: bool, found: &mut Vec<CheckFinding>) {
     let addresses = config.interface.addresses.iter();
     let mut inside = addresses.filter_map(|it| Cidr::new(it.ip, it.prefix_len));
     // Networks inside tunnels have such addresses, too; that has been told.

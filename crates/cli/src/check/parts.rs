@@ -26,7 +26,7 @@ impl Kind {
     }
 }
 
-pub(super) type Finding = (Kind, String);
+pub(super) type CheckFinding = (Kind, String);
 
 /// By its key, if that is no secret.
 pub(super) fn name(config: &Config, key: &PublicKey) -> String {

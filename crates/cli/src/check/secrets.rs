@@ -4,10 +4,10 @@ use adit_ctl::config::{Config, PeerSection};
 use adit_ctl::keys;
 use adit_proto::config::Secret;
 
-use super::parts::{Finding, Kind, name};
+use super::parts::{CheckFinding, Kind, name};
 
 /// A key of the interface in the wrong place.
-pub(super) fn own_secrets(config: &Config, found: &mut Vec<Finding>) {
+pub(super) fn own_secrets(config: &Config, found: &mut Vec<CheckFinding>) {
     let Some(private) = config.interface.private_key.as_ref() else {
         return;
     };
@@ -20,7 +20,12 @@ pub(super) fn own_secrets(config: &Config, found: &mut Vec<Finding>) {
 }
 
 /// A secret of the peer with this number in the wrong place. It is never printed.
-pub(super) fn secrets(config: &Config, n: usize, peer: &PeerSection, found: &mut Vec<Finding>) {
+pub(super) fn secrets(
+    config: &Config,
+    n: usize,
+    peer: &PeerSection,
+    found: &mut Vec<CheckFinding>,
+) {
     let mut warn = |text: &str| {
         let called = peer
             .name
@@ -56,7 +61,7 @@ pub(super) fn secrets(config: &Config, n: usize, peer: &PeerSection, found: &mut
 }
 
 /// An endpoint that an example has.
-pub(super) fn placeholder(config: &Config, peer: &PeerSection, found: &mut Vec<Finding>) {
+pub(super) fn placeholder(config: &Config, peer: &PeerSection, found: &mut Vec<CheckFinding>) {
     let Some(endpoint) = &peer.endpoint else {
         return;
     };
