@@ -20,7 +20,7 @@ use crate::quick::{check_exists, covers, leaves_in_clear, parts};
 use crate::why::blocks::is_host;
 use crate::why::causes::overhead;
 use here::Here;
-use parts::{CheckFinding, Kind, all_blocks, blocks, endpoint, name};
+use parts::{CheckFinding, Severity, all_blocks, blocks, endpoint, name};
 use secrets::{own_secrets, placeholder, secrets};
 
 mod forward;
@@ -53,7 +53,7 @@ pub(crate) fn check(args: &ConfArgs) -> Result<ExitCode> {
     }
     cli::print(printable_lines(&out).as_bytes())?;
     Ok(match findings.first() {
-        Some((Kind::Error, _)) => ExitCode::FAILURE,
+        Some((Severity::Error, _)) => ExitCode::FAILURE,
         _ => ExitCode::SUCCESS,
     })
 }
@@ -66,8 +66,8 @@ fn all_findings(path: &Path, look: impl Fn(&Path, &Config) -> Here) -> Result<Ve
     let of_lines = |kind, remarks: &[Remark]| -> Vec<CheckFinding> {
         remarks.iter().map(|it| (kind, it.to_string())).collect()
     };
-    let mut findings = of_lines(Kind::Error, &errors.0);
-    findings.extend(of_lines(Kind::Warning, &config.warnings));
+    let mut findings = of_lines(Severity::Error, &errors.0);
+    findings.extend(of_lines(Severity::Warning, &config.warnings));
     let file = path.display();
     // A PrivateKey with a mistake has been reported already.
     let has_key = (errors.0.iter()).any(|it| it.text.starts_with("PrivateKey"));
@@ -101,7 +101,7 @@ fn examine(config: &Config, has_key: bool) -> Vec<CheckFinding> {
     nested(config, found);
     dns(config, found);
     let clear = leaves_in_clear(&blocks, &config.interface.table);
-    found.extend(clear.map(|text| (Kind::Warning, text)));
+    found.extend(clear.map(|text| (Severity::Warning, text)));
     forward::forwarding(config, found);
     findings
 }
@@ -119,7 +119,7 @@ fn interface(config: &Config, has_key: bool, found: &mut Vec<CheckFinding>) {
     // A hook may set it.
     if !has_key && pre_up.is_empty() && post_up.is_empty() {
         found.push((
-            Kind::Warning,
+            Severity::Warning,
             "there is no PrivateKey: no peer will answer, unless a file of keys has it (adit-up(8))"
                 .into(),
         ));
@@ -131,7 +131,7 @@ fn interface(config: &Config, has_key: bool, found: &mut Vec<CheckFinding>) {
         if let (Some(block), false, true) = (routed, addressed, *table != Table::Off) {
             let version = if v6 { "IPv6" } else { "IPv4" };
             found.push((
-                Kind::Warning,
+                Severity::Warning,
                 format!(
                     "the interface has no {version} Address, but {block} is among the AllowedIPs: what is sent there has \
                      an address that the peer does not expect"
@@ -143,7 +143,7 @@ fn interface(config: &Config, has_key: bool, found: &mut Vec<CheckFinding>) {
     let has_default = |family| covers(&blocks, family);
     if *table == Table::Auto && has_default(Family::V4) && !has_default(Family::V6) {
         found.push((
-            Kind::Hint,
+            Severity::Hint,
             "AllowedIPs have 0.0.0.0/0 and not ::/0: IPv6 leaves outside of the tunnel".into(),
         ));
     }
@@ -158,7 +158,7 @@ fn twice(config: &Config, found: &mut Vec<CheckFinding>) {
         };
         if let Some(other) = addresses.iter().take(n).find(same) {
             found.push((
-                Kind::Warning,
+                Severity::Warning,
                 format!("Address = {address} and Address = {other} are the same address, which the interface has once: remove one of them"),
             ));
         }
@@ -174,7 +174,7 @@ fn mtu(config: &Config, found: &mut Vec<CheckFinding>) {
         && config.interface.table != Table::Off
     {
         found.push((
-            Kind::Error,
+            Severity::Error,
             format!("MTU = {mtu} is too small for {block}: IPv6 needs {MIN_V6_MTU}"),
         ));
     }
@@ -188,7 +188,7 @@ fn mtu(config: &Config, found: &mut Vec<CheckFinding>) {
     let mtu = u32::from(mtu);
     if mtu > PATH_MTU - overhead {
         found.push((
-            Kind::Warning,
+            Severity::Warning,
             format!(
                 "MTU = {mtu} makes datagrams of {} bytes over {version}, which a path of {PATH_MTU} bytes sends in \
                  fragments or not at all: {} fits. Without the line, `adit up` finds it out",
@@ -214,11 +214,11 @@ fn reachable(config: &Config, found: &mut Vec<CheckFinding>) {
         "the interface has no ListenPort, so that its port is another one after each start";
     found.push(match waiting == config.peers.len() {
         true => (
-            Kind::Warning,
+            Severity::Warning,
             format!("no peer has an Endpoint, and {chosen}: no handshake can begin"),
         ),
         false => (
-            Kind::Hint,
+            Severity::Hint,
             format!("{chosen}: the peers without an Endpoint cannot begin a handshake"),
         ),
     });
@@ -236,13 +236,13 @@ fn one_peer(config: &Config, peer: &PeerSection, blocks: &[Cidr], found: &mut Ve
     let own = (private_key.as_ref()).filter(|key| !key.is_zero());
     if own.is_some_and(|key| key.public_key() == peer.public_key) {
         found.push((
-            Kind::Warning,
+            Severity::Warning,
             format!("{name} has the public key of this interface itself, which ignores it: a peer needs a key of its own"),
         ));
     }
     if peer.allowed_ips.is_empty() {
         found.push((
-            Kind::Warning,
+            Severity::Warning,
             format!("{name} has no AllowedIPs: nothing is sent to it or taken from it"),
         ));
     }
@@ -252,7 +252,7 @@ fn one_peer(config: &Config, peer: &PeerSection, blocks: &[Cidr], found: &mut Ve
         };
         if let Some(block) = self::blocks(peer).find(host) {
             found.push((
-                Kind::Warning,
+                Severity::Warning,
                 format!("{name}: {block} is this interface's own Address"),
             ));
         }
@@ -266,12 +266,12 @@ fn one_peer(config: &Config, peer: &PeerSection, blocks: &[Cidr], found: &mut Ve
         && addresses.iter().any(|address| address.ip == to.ip())
     {
         found.push((
-            Kind::Warning,
+            Severity::Warning,
             format!("{name}: its Endpoint {to} is this interface's own Address: it is to be where the peer is, outside of the tunnel"),
         ));
     } else if let (Some(to), Some(network)) = (endpoint(peer), network) {
         found.push((
-            Kind::Warning,
+            Severity::Warning,
             format!(
                 "{name}: its Endpoint {to} lies in {network}, the network inside the tunnel: it is to be the address that the \
                  peer's host has without the tunnel"
@@ -288,7 +288,7 @@ fn one_peer(config: &Config, peer: &PeerSection, blocks: &[Cidr], found: &mut Ve
         };
         if let Some(block) = blocks.iter().find(|block| loops(block)) {
             found.push((
-                Kind::Warning,
+                Severity::Warning,
                 format!(
                     "{name}: its Endpoint {to} lies inside the allowed IPs {block}, so that its datagrams are routed into \
                      the tunnel: take the address out of AllowedIPs, or give it a route of its own in a PreUp hook"
@@ -298,7 +298,7 @@ fn one_peer(config: &Config, peer: &PeerSection, blocks: &[Cidr], found: &mut Ve
     }
     if peer.endpoint.is_some() && peer.persistent_keepalive.is_none() && listen_port.is_none() {
         found.push((
-            Kind::Hint,
+            Severity::Hint,
             format!(
                 "{name}: without PersistentKeepalive = 25, a NAT or firewall in front of this host forgets the tunnel \
                  while it is idle, and the peer cannot reach it"
@@ -334,7 +334,7 @@ fn nested(config: &Config, found: &mut Vec<CheckFinding>) {
             owner.map_or(String::new(), |key| name(config, key))
         };
         found.push((
-            Kind::Hint,
+            Severity::Hint,
             format!(
                 "{inner} of {} lies inside {outer} of {}: the narrower one counts",
                 whose(inner),
@@ -344,7 +344,7 @@ fn nested(config: &Config, found: &mut Vec<CheckFinding>) {
     }
     if nested.len() > MANY {
         let text = format!("{} more allowed IPs lie inside others", nested.len() - MANY);
-        found.push((Kind::Hint, text));
+        found.push((Severity::Hint, text));
     }
 }
 
@@ -358,7 +358,7 @@ fn dns(config: &Config, found: &mut Vec<CheckFinding>) {
         });
         if !within && !connected && !server.is_loopback() {
             found.push((
-                Kind::Hint,
+                Severity::Hint,
                 format!("DNS = {server} is in no AllowedIPs: it is asked outside of the tunnel"),
             ));
         }

@@ -31,61 +31,66 @@ fn a_good_file_has_nothing_to_remark() {
 #[test]
 fn each_mistake_is_found_alone() {
     let cases = [
-        ("10.0.0.3/32", "10.0.0.1/32", Kind::Warning, "own Address"),
+        (
+            "10.0.0.3/32",
+            "10.0.0.1/32",
+            Severity::Warning,
+            "own Address",
+        ),
         (
             TWO,
             "HIgo9xNzJMWLKASShiTqIybxZ0U3wGLiUeJ1PKf8ykw=",
-            Kind::Warning,
+            Severity::Warning,
             "a key of its own",
         ),
         (
             "192.0.2.1:51820",
             "10.0.0.1:51820",
-            Kind::Warning,
+            Severity::Warning,
             "own Address",
         ),
         (
             "10.0.0.3/32",
             "192.0.2.0/24",
-            Kind::Warning,
+            Severity::Warning,
             "lies inside the allowed IPs",
         ),
-        ("10.0.0.3/32", "", Kind::Warning, "has no AllowedIPs"),
+        ("10.0.0.3/32", "", Severity::Warning, "has no AllowedIPs"),
         (
             "192.0.2.1:51820",
             "10.0.0.2:51820",
-            Kind::Warning,
+            Severity::Warning,
             "the network inside the tunnel",
         ),
         (
             "10.0.0.3/32",
             "10.0.0.0/8",
-            Kind::Hint,
+            Severity::Hint,
             "the narrower one counts",
         ),
         (
             "10.0.0.3/32",
             "0.0.0.0/0",
-            Kind::Hint,
+            Severity::Hint,
             "IPv6 leaves outside",
         ),
-        (", fd00::1/64", "", Kind::Warning, "no IPv6 Address"),
+        (", fd00::1/64", "", Severity::Warning, "no IPv6 Address"),
         (
             "ListenPort = 51820",
             "MTU = 1441\nListenPort = 1",
-            Kind::Warning,
+            Severity::Warning,
             "1501 bytes over IPv4",
         ),
         (
             "ListenPort = 51820",
             "MTU = 1279\nListenPort = 1",
-            Kind::Error,
+            Severity::Error,
             "IPv6 needs 1280",
         ),
         (
             "ListenPort = 51820",
             "DNS = 9.9.9.9\nListenPort = 1",
-            Kind::Hint,
+            Severity::Hint,
             "asked outside",
         ),
     ];

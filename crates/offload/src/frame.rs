@@ -38,7 +38,7 @@ pub enum Malformed {
 
 /// What has to be done to the headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum HeaderWork {
     /// Nothing: the packet is complete.
     Whole,
     /// One packet, whose checksum at `field` covers everything from `start` and is still only the
@@ -80,7 +80,7 @@ struct Tunnel {
 #[derive(Clone, Copy, Debug)]
 pub struct Frame<'a> {
     packet: &'a [u8],
-    kind: Kind,
+    kind: HeaderWork,
     /// The IP header before the payload, inside a tunnel if there is one.
     network: Network,
     tunnel: Option<Tunnel>,
@@ -115,7 +115,7 @@ impl<'a> Frame<'a> {
         }
         let mut frame = Frame {
             packet,
-            kind: Kind::Whole,
+            kind: HeaderWork::Whole,
             network: Network::new(packet, 0, ip, ip.header),
             tunnel: None,
             header: 0,
@@ -129,7 +129,7 @@ impl<'a> Frame<'a> {
             if start < ip.header || field + 2 > packet.len() {
                 return Err(Malformed::Checksum);
             }
-            frame.kind = Kind::Partial { start, field };
+            frame.kind = HeaderWork::Partial { start, field };
             frame.header = field + 2;
             frame.size = packet.len() - frame.header;
         }
@@ -186,14 +186,14 @@ impl<'a> Frame<'a> {
         }
         // 4. Sum once what all segments share.
         let kind = match protocol {
-            TCP => Kind::Tcp,
-            _ => Kind::Udp {
+            TCP => HeaderWork::Tcp,
+            _ => HeaderWork::Udp {
                 summed: partial || inner.v6 || read16(l4, 6) != 0,
             },
         };
         let shared = match kind {
             // Without sequence (4..8), flags (12..14) and checksum (16..18).
-            Kind::Tcp => {
+            HeaderWork::Tcp => {
                 Sum::of(&l4[..4])
                     + Sum::of(&l4[8..12])
                     + Sum::of(&l4[14..16])
@@ -252,7 +252,7 @@ impl<'a> Frame<'a> {
     /// leaves to us what has to be done to a packet inside a datagram.
     pub fn tunnel_end(&self) -> Option<(IpAddr, u16)> {
         let inside = match self.kind {
-            Kind::Partial { start, .. } => start,
+            HeaderWork::Partial { start, .. } => start,
             _ => self.network.transport,
         };
         let (protocol, udp) = self.ip().transport(self.packet)?;
@@ -294,15 +294,15 @@ impl<'a> Frame<'a> {
         let out = &mut out[..self.header];
         out.copy_from_slice(&self.packet[..self.header]);
         match self.kind {
-            Kind::Whole => {}
-            Kind::Partial { start, field } => {
+            HeaderWork::Whole => {}
+            HeaderWork::Partial { start, field } => {
                 let sum = Sum::of(&self.packet[start..]).checksum();
                 // In UDP, a zero says that there is no checksum (RFC 768).
                 let udp = field - start == 6;
                 write16(out, field, if udp && sum == 0 { 0xffff } else { sum });
             }
-            Kind::Tcp => self.write_tcp(i, out),
-            Kind::Udp { summed } => self.write_udp(i, out, summed),
+            HeaderWork::Tcp => self.write_tcp(i, out),
+            HeaderWork::Udp { summed } => self.write_udp(i, out, summed),
         }
         if let Some(tunnel) = &self.tunnel {
             self.write_tunnel(tunnel, i, out);

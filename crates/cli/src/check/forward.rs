@@ -3,7 +3,7 @@
 use adit_ctl::config::{Config, Forward, PeerSection};
 use adit_proto::config::Cidr;
 
-use super::parts::{CheckFinding, Kind, blocks, name};
+use super::parts::{CheckFinding, Severity, blocks, name};
 use crate::why::blocks::is_host;
 
 /// Findings about what a hub needs besides the file.
@@ -42,7 +42,7 @@ pub(super) fn forwarding(config: &Config, found: &mut Vec<CheckFinding>) {
         .collect();
     let sysctls = sysctls.join(" and ");
     found.push((
-        Kind::Hint,
+        Severity::Hint,
         format!(
             "{} peers are hosts that meet here: they reach each other and what is behind this host only if it forwards \
              ({sysctls}), and the Internet only if it translates their addresses, too (`nft add rule ip nat postrouting \
@@ -87,7 +87,7 @@ fn untranslated(config: &Config, found: &mut Vec<CheckFinding>) {
                 .collect::<Vec<_>>()
                 .join(", ");
             found.push((
-                Kind::Warning,
+                Severity::Warning,
                 format!(
                     "{whose}: {block} is in no network of the interface's own ({network}), and Forward = {reach} translates \
                      only what comes from these: give Address a prefix that holds it, as in Address = 10.8.0.1/24"

@@ -11,7 +11,7 @@ use adit_netlink::{Netlink, netns};
 use adit_proto::config::{Cidr, PublicKey};
 use rustix::fs::{StatVfsMountFlags, statvfs};
 
-use super::parts::{CheckFinding, Kind, all_blocks, blocks, endpoint, name};
+use super::parts::{CheckFinding, Severity, all_blocks, blocks, endpoint, name};
 use crate::networks::{Collision, Networks, disables_v6, is_cgnat, is_tunnel};
 use crate::show;
 
@@ -95,7 +95,7 @@ impl Here {
                 if self.sees_keys {
                     let whose = name(config, &peer.public_key);
                     found.push((
-                        Kind::Warning,
+                        Severity::Warning,
                         format!(
                             "{whose}: its Endpoint {to} is this host itself, where {device} has {ip}, and no interface here \
                              has that key: it is to be the address of the peer's host"
@@ -119,7 +119,7 @@ impl Here {
             for Collision { theirs, .. } in self.networks.collisions(network) {
                 let (block, device) = (theirs.block, theirs.device);
                 told.push((
-                    Kind::Warning,
+                    Severity::Warning,
                     format!(
                         "Address = {address} collides with {block} of {device} on this host: of hosts with the same address \
                          only one is reached; take another network for the tunnel, one that `adit init` proposes"
@@ -146,7 +146,7 @@ impl Here {
         if more > 0 {
             let text =
                 format!("{more} more networks of the file have addresses that this host has, too");
-            found.push((Kind::Hint, text));
+            found.push((Severity::Hint, text));
         }
     }
 
@@ -167,7 +167,7 @@ impl Here {
         let lost: Vec<String> = lost.into_iter().flatten().collect();
         if !lost.is_empty() {
             found.push((
-                Kind::Warning,
+                Severity::Warning,
                 format!(
                     "{} need IPv6, which {sysctl} = 1 disables on this host: `sysctl -w {sysctl}=0` before `adit up` enables \
                      it",
@@ -189,7 +189,7 @@ impl Here {
                 .any(|address| address.ip.is_ipv6() == is_v6)
             {
                 found.push((
-                    Kind::Warning,
+                    Severity::Warning,
                     format!(
                         "Forward = {} needs {sysctl} = 1, and /proc/sys is read-only here: start the container with `--sysctl \
                          {sysctl}=1`",
@@ -211,7 +211,7 @@ fn of_peer(whose: &str, collision: &Collision) -> CheckFinding {
             "{whose}: {ours} is the network of {device} on this host, too: of hosts with the same address only one is reached; \
              give one of the two networks other addresses, or put single hosts (/32, /128) into AllowedIPs"
         );
-        return (Kind::Warning, text);
+        return (Severity::Warning, text);
     }
     let text = match is_wider {
         true => format!(
@@ -222,7 +222,7 @@ fn of_peer(whose: &str, collision: &Collision) -> CheckFinding {
              and not by {device}"
         ),
     };
-    (Kind::Hint, text)
+    (Severity::Hint, text)
 }
 
 /// Endpoints that nobody outside of a provider's network reaches.
@@ -239,7 +239,7 @@ fn cgnat(config: &Config, has_cgnat: bool, found: &mut Vec<CheckFinding>) {
         };
         let whose = name(config, &peer.public_key);
         found.push((
-            Kind::Warning,
+            Severity::Warning,
             format!(
                 "{whose}: its Endpoint {to} is an address of a provider's NAT (CGNAT, 100.64.0.0/10), which nobody outside of \
                  that provider's network reaches: the peer has to call this side, or needs a public address"

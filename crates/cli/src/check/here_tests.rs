@@ -20,7 +20,7 @@ fn file(address: &str, allowed: &str, endpoint: &str) -> Config {
     Config::parse(&text, "file").expect("a configuration")
 }
 
-fn findings(here: &Here, config: &Config) -> Vec<(Kind, String)> {
+fn findings(here: &Here, config: &Config) -> Vec<(Severity, String)> {
     let mut found = Vec::new();
     here.examine(config, &mut found);
     found
@@ -37,28 +37,28 @@ fn networks_that_are_here_too_are_told() {
         ("10.8.0.2/24", "10.8.0.0/24", &[][..]),
         ("10.8.0.2/24", "0.0.0.0/0, ::/0", &[]),
         ("10.8.0.2/32", "0.0.0.0/1, 128.0.0.0/1", &[]),
-        ("10.8.0.2/24", "192.168.1.0/24", &[Kind::Warning]),
+        ("10.8.0.2/24", "192.168.1.0/24", &[Severity::Warning]),
         (
             "10.8.0.2/24",
             "192.168.1.0/24, 10.9.0.0/24",
-            &[Kind::Warning, Kind::Warning],
+            &[Severity::Warning, Severity::Warning],
         ),
-        ("10.8.0.2/24", "192.168.0.0/16", &[Kind::Hint]),
-        ("10.8.0.2/24", "192.168.1.7/32", &[Kind::Hint]),
+        ("10.8.0.2/24", "192.168.0.0/16", &[Severity::Hint]),
+        ("10.8.0.2/24", "192.168.1.7/32", &[Severity::Hint]),
         (
             "10.8.0.2/24",
             "172.16.0.0/12, 10.0.0.0/8",
-            &[Kind::Hint, Kind::Hint],
+            &[Severity::Hint, Severity::Hint],
         ),
-        ("192.168.1.9/24", "10.8.0.0/24", &[Kind::Warning]),
+        ("192.168.1.9/24", "10.8.0.0/24", &[Severity::Warning]),
         (
             "10.9.0.2/24",
             "10.9.0.0/24",
-            &[Kind::Warning, Kind::Warning],
+            &[Severity::Warning, Severity::Warning],
         ),
     ] {
         let found = findings(&here, &file(address, allowed, "192.0.2.1:1"));
-        let is: Vec<Kind> = found.iter().map(|(kind, _)| *kind).collect();
+        let is: Vec<Severity> = found.iter().map(|(kind, _)| *kind).collect();
         assert_eq!(is, kinds, "{address} {allowed}: {found:?}");
     }
     let off = file("10.8.0.2/24\nTable = off", "192.168.1.0/24", "192.0.2.1:1");
@@ -129,7 +129,7 @@ fn ipv6_that_is_disabled_and_cgnat_are_told() {
         assert!(
             found
                 .iter()
-                .all(|it| it.0 == Kind::Warning && it.1.contains(told)),
+                .all(|it| it.0 == Severity::Warning && it.1.contains(told)),
             "{found:?}"
         );
     }

@@ -7,7 +7,7 @@ use adit_proto::config::{AllowedIpChange, Cidr, PublicKey};
 
 /// How bad a finding is. The texts are what a line begins with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Kind {
+pub(super) enum Severity {
     /// `adit up` refuses the file.
     Error,
     /// It will hardly do what was meant.
@@ -16,7 +16,7 @@ pub(super) enum Kind {
     Hint,
 }
 
-impl Kind {
+impl Severity {
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Error => "error",
@@ -26,7 +26,7 @@ impl Kind {
     }
 }
 
-pub(super) type CheckFinding = (Kind, String);
+pub(super) type CheckFinding = (Severity, String);
 
 /// By its key, if that is no secret.
 pub(super) fn name(config: &Config, key: &PublicKey) -> String {

@@ -4,7 +4,7 @@ use adit_ctl::config::{Config, PeerSection};
 use adit_ctl::keys;
 use adit_proto::config::Secret;
 
-use super::parts::{CheckFinding, Kind, name};
+use super::parts::{CheckFinding, Severity, name};
 
 /// A key of the interface in the wrong place.
 pub(super) fn own_secrets(config: &Config, found: &mut Vec<CheckFinding>) {
@@ -13,7 +13,7 @@ pub(super) fn own_secrets(config: &Config, found: &mut Vec<CheckFinding>) {
     };
     if !private.is_zero() && !keys::is_clamped(private.bytes()) {
         found.push((
-            Kind::Hint,
+            Severity::Hint,
             "PrivateKey has not the form that `adit genkey` gives it: it may be a public or a preshared key".into(),
         ));
     }
@@ -31,7 +31,10 @@ pub(super) fn secrets(
             .name
             .as_ref()
             .map_or(String::new(), |name| format!(", {name}"));
-        found.push((Kind::Warning, format!("[Peer] number {n}{called}: {text}")));
+        found.push((
+            Severity::Warning,
+            format!("[Peer] number {n}{called}: {text}"),
+        ));
     };
     let same = |key: &Option<Secret>| {
         key.as_ref()
@@ -77,7 +80,7 @@ pub(super) fn placeholder(config: &Config, peer: &PeerSection, found: &mut Vec<C
     ];
     if endpoint.numeric().is_none() && words.iter().any(|word| host.starts_with(word)) {
         found.push((
-            Kind::Warning,
+            Severity::Warning,
             format!("{}: its Endpoint {endpoint} looks like an example's: put the peer's host in its place", name(config, &peer.public_key)),
         ));
     }
