@@ -29,7 +29,7 @@ mod handed_over;
 mod host;
 
 pub(super) use handed_over::HandedNames;
-use host::Host;
+use host::ResolvedName;
 
 use super::LogLevel;
 use super::child::{self, Guard};
@@ -56,7 +56,7 @@ pub(super) struct Resolver {
 #[derive(Default)]
 struct State {
     peers: BTreeMap<(String, PublicKey), Named>,
-    hosts: BTreeMap<String, Host>,
+    hosts: BTreeMap<String, ResolvedName>,
     /// The marks of interfaces that have one.
     marks: BTreeMap<String, u32>,
     requests: BTreeMap<u32, (String, Instant)>,
@@ -262,7 +262,10 @@ impl Resolver {
                 break;
             }
             let host = endpoint.host.clone();
-            state.hosts.entry(host).or_insert_with(|| Host::new(now));
+            state
+                .hosts
+                .entry(host)
+                .or_insert_with(|| ResolvedName::new(now));
             let new = Named {
                 interface: Arc::downgrade(interface),
                 endpoint,

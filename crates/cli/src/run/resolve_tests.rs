@@ -10,7 +10,7 @@ fn state(now: Instant, count: u8) -> State {
     let mut state = State::default();
     for n in 0..count {
         let host = format!("host{n}");
-        state.hosts.insert(host.clone(), Host::new(now));
+        state.hosts.insert(host.clone(), ResolvedName::new(now));
         let named = Named {
             interface: Weak::new(),
             endpoint: HostPort { host, port: 1 },

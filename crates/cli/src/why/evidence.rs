@@ -48,7 +48,7 @@ pub(crate) struct Wanted {
 }
 
 /// The interface, as netlink has it, and the host around it.
-pub(super) struct Host {
+pub(super) struct HostState {
     netlink: Netlink,
     pub(super) link: Link,
     links: Vec<Link>,
@@ -151,7 +151,7 @@ pub(crate) struct Evidence {
     pub(crate) here: Forwarding,
 }
 
-impl Host {
+impl HostState {
     pub(super) fn look(netlink: Netlink, link: Link, status: &InterfaceJson) -> Self {
         let links = netlink.links().unwrap_or_default();
         let addresses = netlink.addresses().unwrap_or_default();

@@ -40,7 +40,7 @@ use crate::view::Filter;
 use crate::why::attempt::is_fresh;
 use attempt::Attempt;
 use causes::{Cause, Certainty, Finding};
-use evidence::{Evidence, Host};
+use evidence::{Evidence, HostState};
 pub(crate) use report::FIELDS;
 use report::Report;
 
@@ -99,7 +99,7 @@ fn examine(args: &WhyArgs) -> Result<Report> {
         Ok(peers) => peers,
         Err(finding) => return Ok(Report::of_interface(name, finding)),
     };
-    let host = Host::look(netlink, link, &status);
+    let host = HostState::look(netlink, link, &status);
     let seen: Vec<Evidence> = peers
         .into_iter()
         .map(|peer| host.evidence(&status, peer, args.inside))

@@ -30,7 +30,7 @@ const DECOY: u8 = 5;
 const MOST: usize = 200;
 const MTU: usize = 1420;
 
-struct Host {
+struct HostModel {
     number: u8,
     device: Device,
     /// Which key it has.
@@ -53,7 +53,7 @@ struct Datagram {
 
 struct World {
     now: Time,
-    hosts: [Host; 2],
+    hosts: [HostModel; 2],
     sent: Vec<Datagram>,
     /// Receiver index and counter of all data messages.
     nonces: HashSet<(u32, u64)>,
@@ -83,7 +83,7 @@ impl World {
                 .expect("few peers");
             let mut routes = Routes::default();
             routes.insert(cidr(&format!("10.0.0.{}/32", 1 - number)), 1 - number);
-            Host {
+            HostModel {
                 number,
                 device,
                 key: number,
@@ -473,7 +473,7 @@ impl World {
     }
 }
 
-impl Host {
+impl HostModel {
     fn status(&self) -> DeviceStatus {
         state(&self.device)
     }

@@ -25,7 +25,7 @@ enum Source {
 }
 
 /// This host, as far as a new tunnel concerns it.
-pub(super) struct Host {
+pub(super) struct ThisHost {
     /// Private networks that are taken, and by what.
     taken: Vec<(Cidr, Source)>,
     /// Ports of tunnels that may be down now.
@@ -37,7 +37,7 @@ pub(super) struct Host {
     has_v6: bool,
 }
 
-impl Host {
+impl ThisHost {
     pub(super) fn look(netlink: &Netlink, dir: Option<&Path>) -> Result<Self> {
         let failed = || "cannot see this host's networks".to_owned();
         let links = netlink.links().context(failed)?;

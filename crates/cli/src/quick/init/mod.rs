@@ -24,7 +24,7 @@ use crate::cli::{self, InitArgs, Reach};
 use crate::failure::{Failure, Result, bail, say};
 use crate::keys as new_keys;
 use ask::Asker;
-use host::Host;
+use host::ThisHost;
 
 #[cfg(test)]
 #[path = "tests.rs"]
@@ -69,7 +69,7 @@ pub(crate) fn init(args: &InitArgs) -> Result<()> {
             "an interface `{name}` is there already: give the new one another name, as `adit init wg1`"
         );
     }
-    let host = Host::look(&netlink, path.parent())?;
+    let host = ThisHost::look(&netlink, path.parent())?;
     let answers = answer(args, &host)?;
     let private = new_keys::private_key()?;
     let text = text(&file::called(&path), &answers, &private);
@@ -106,7 +106,7 @@ fn check_place(path: &Path, name: &str) -> Result<()> {
     })
 }
 
-fn answer(args: &InitArgs, host: &Host) -> Result<Answers> {
+fn answer(args: &InitArgs, host: &ThisHost) -> Result<Answers> {
     let asker = Asker::new(args.yes);
     let networks = match args.subnet.is_empty() {
         false => host.check_networks(&args.subnet).map_err(Failure::State)?,
@@ -155,7 +155,7 @@ fn answer(args: &InitArgs, host: &Host) -> Result<Answers> {
     })
 }
 
-fn endpoint(args: &InitArgs, host: &Host, asker: &Asker, port: u16) -> Result<HostPort> {
+fn endpoint(args: &InitArgs, host: &ThisHost, asker: &Asker, port: u16) -> Result<HostPort> {
     if let Some(text) = &args.endpoint {
         return choose::endpoint(text, port)
             .map_err(|expected| Failure::Mistake(format!("--endpoint {text:?}: {expected}")));

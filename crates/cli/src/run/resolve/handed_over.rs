@@ -11,7 +11,7 @@ use adit_ctl::uapi::MAX_NAMES;
 use adit_engine::Interface;
 use serde::{Deserialize, Serialize};
 
-use super::host::{Host, TTL};
+use super::host::{ResolvedName, TTL};
 use super::{Named, Resolver};
 use crate::resolver::MAX_ADDRESSES;
 
@@ -99,7 +99,7 @@ impl Resolver {
             known.addrs.truncate(MAX_ADDRESSES);
             // It may be that of another interface, too.
             let host = state.hosts.entry(known.host);
-            host.or_insert_with(|| Host {
+            host.or_insert_with(|| ResolvedName {
                 addrs: known.addrs,
                 due: now + Duration::from_millis(known.due).min(*TTL.end()),
                 asked: (known.asked).and_then(|ago| now.checked_sub(Duration::from_millis(ago))),

@@ -16,7 +16,7 @@ pub(super) const TTL: std::ops::RangeInclusive<Duration> =
     Duration::from_secs(30)..=Duration::from_secs(3600);
 
 /// A name.
-pub(super) struct Host {
+pub(super) struct ResolvedName {
     pub(super) addrs: Vec<SocketAddr>,
     pub(super) due: Instant,
     /// When the last look-up began.
@@ -25,7 +25,7 @@ pub(super) struct Host {
     pub(super) is_asked: bool,
 }
 
-impl Host {
+impl ResolvedName {
     pub(super) fn new(now: Instant) -> Self {
         Self {
             addrs: Vec::new(),
