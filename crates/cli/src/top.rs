@@ -20,7 +20,7 @@ use crate::failure::{Context, Failure, Result, bail};
 use crate::show;
 use crate::view::{self, Filter, Known, Rates, Row, Sample, Sort};
 use crate::watched::{Look, Watched};
-use screen::{Key, Screen};
+use screen::{KeyPress, Screen};
 
 #[cfg(test)]
 #[path = "top_tests.rs"]
@@ -281,31 +281,31 @@ impl Top {
     }
 
     /// Does what a key says. False: the end.
-    fn key(&mut self, key: Key) -> bool {
+    fn key(&mut self, key: KeyPress) -> bool {
         let words = self.filter.words().to_owned();
         match (key, self.is_typing) {
-            (Key::ControlC, _) => return false,
-            (Key::Enter, true) => self.is_typing = false,
-            (Key::Escape, _) => {
+            (KeyPress::ControlC, _) => return false,
+            (KeyPress::Enter, true) => self.is_typing = false,
+            (KeyPress::Escape, _) => {
                 self.is_typing = false;
                 self.filter = Filter::default();
             }
-            (Key::Backspace, true) => {
+            (KeyPress::Backspace, true) => {
                 let kept = words.chars().count().saturating_sub(1);
                 self.filter = Filter::new(&words.chars().take(kept).collect::<String>());
             }
-            (Key::Char(c), true) => self.filter = Filter::new(&format!("{words}{c}")),
-            (Key::Char('q'), false) => return false,
-            (Key::Char('?'), false) => self.is_helping = !self.is_helping,
+            (KeyPress::Char(c), true) => self.filter = Filter::new(&format!("{words}{c}")),
+            (KeyPress::Char('q'), false) => return false,
+            (KeyPress::Char('?'), false) => self.is_helping = !self.is_helping,
             _ if std::mem::take(&mut self.is_helping) => {}
-            (Key::Char('s'), false) => self.sort = self.sort.next(),
-            (Key::Char('/'), false) => self.is_typing = true,
-            (Key::Char('p' | ' '), false) => self.is_paused = !self.is_paused,
-            (Key::Down | Key::Char('j'), _) => self.scroll += 1,
-            (Key::Up | Key::Char('k'), _) => self.scroll = self.scroll.saturating_sub(1),
-            (Key::PageDown, _) => self.scroll += 20,
-            (Key::PageUp, _) => self.scroll = self.scroll.saturating_sub(20),
-            (Key::Home, _) => self.scroll = 0,
+            (KeyPress::Char('s'), false) => self.sort = self.sort.next(),
+            (KeyPress::Char('/'), false) => self.is_typing = true,
+            (KeyPress::Char('p' | ' '), false) => self.is_paused = !self.is_paused,
+            (KeyPress::Down | KeyPress::Char('j'), _) => self.scroll += 1,
+            (KeyPress::Up | KeyPress::Char('k'), _) => self.scroll = self.scroll.saturating_sub(1),
+            (KeyPress::PageDown, _) => self.scroll += 20,
+            (KeyPress::PageUp, _) => self.scroll = self.scroll.saturating_sub(20),
+            (KeyPress::Home, _) => self.scroll = 0,
             _ => {}
         }
         self.arrange();

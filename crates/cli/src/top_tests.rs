@@ -148,30 +148,30 @@ fn a_narrow_screen_keeps_names_and_rates() {
 #[test]
 fn keys_sort_filter_pause_and_end() {
     let mut top = top();
-    assert!(top.key(Key::Char('/')));
+    assert!(top.key(KeyPress::Char('/')));
     for c in "ALIq".chars() {
-        assert!(top.key(Key::Char(c)));
+        assert!(top.key(KeyPress::Char(c)));
     }
     assert!(top.order.is_empty());
-    assert!(top.key(Key::Backspace));
+    assert!(top.key(KeyPress::Backspace));
     assert_eq!(top.order.len(), 1);
     assert!(
         screen(&top, 80, 10)
             .iter()
             .any(|line| line.starts_with("filter: ALI_"))
     );
-    assert!(top.key(Key::Enter) && !top.is_typing);
+    assert!(top.key(KeyPress::Enter) && !top.is_typing);
     assert!(screen(&top, 80, 10)[0].contains("1 match \"ALI\""));
-    assert!(top.key(Key::Escape));
+    assert!(top.key(KeyPress::Escape));
     assert_eq!(top.order.len(), 2);
-    assert!(top.key(Key::PageDown));
+    assert!(top.key(KeyPress::PageDown));
     assert_eq!(top.scroll, 1);
-    assert!(top.key(Key::Char('p')) && top.is_paused);
+    assert!(top.key(KeyPress::Char('p')) && top.is_paused);
     assert_eq!(top.sort, Sort::Rx);
-    assert!(top.key(Key::Char('s')));
+    assert!(top.key(KeyPress::Char('s')));
     assert_eq!(top.sort, Sort::Tx);
-    assert!(!top.key(Key::Char('q')));
-    assert!(!top.key(Key::ControlC));
+    assert!(!top.key(KeyPress::Char('q')));
+    assert!(!top.key(KeyPress::ControlC));
 }
 
 #[test]
@@ -198,7 +198,7 @@ fn the_column_that_rows_are_sorted_by_is_marked_and_shown() {
             );
             assert_eq!(heading.matches(['↑', '↓']).count(), 1, "{heading}");
         }
-        assert!(top.key(Key::Char('s')));
+        assert!(top.key(KeyPress::Char('s')));
     }
 }
 
@@ -207,9 +207,9 @@ fn no_line_of_a_narrow_screen_is_cut_within_a_word() {
     let mut top = top();
     // A long title, and an error.
     for c in "/some words".chars() {
-        assert!(top.key(Key::Char(c)));
+        assert!(top.key(KeyPress::Char(c)));
     }
-    assert!(top.key(Key::Enter) && top.key(Key::Char('p')));
+    assert!(top.key(KeyPress::Enter) && top.key(KeyPress::Char('p')));
     if let Some(last) = &mut top.last {
         last.errors
             .push("cannot ask wg1: its process is stopped or hangs, or has ended".into());
@@ -220,7 +220,7 @@ fn no_line_of_a_narrow_screen_is_cut_within_a_word() {
     };
     let whole = words(&screen(&top, 250, 12));
     let help = top
-        .key(Key::Char('?'))
+        .key(KeyPress::Char('?'))
         .then(|| words(&screen(&top, 250, 12)));
     let help = help.expect("it goes on");
     for width in 40..=110 {
@@ -228,7 +228,7 @@ fn no_line_of_a_narrow_screen_is_cut_within_a_word() {
             assert!(help.contains(&word), "{word:?} at {width}");
         }
     }
-    assert!(top.key(Key::Char('?')) && !top.is_helping);
+    assert!(top.key(KeyPress::Char('?')) && !top.is_helping);
     for width in 40..=110 {
         for word in words(&screen(&top, width, 12)) {
             assert!(whole.contains(&word), "{word:?} at {width}");
@@ -240,12 +240,12 @@ fn no_line_of_a_narrow_screen_is_cut_within_a_word() {
 fn a_question_mark_shows_the_keys_and_any_key_hides_them() {
     let mut top = top();
     assert!(screen(&top, 60, 12)[11].starts_with("? help  q quit"));
-    assert!(top.key(Key::Char('?')));
+    assert!(top.key(KeyPress::Char('?')));
     let lines = screen(&top, 60, 12);
     for (at, key) in ["q, Ctrl-C", "s ", "/ "].into_iter().enumerate() {
         assert!(lines[at].starts_with(key), "{lines:#?}");
     }
-    assert!(top.key(Key::Char('x')) && !top.is_helping);
+    assert!(top.key(KeyPress::Char('x')) && !top.is_helping);
     assert!(screen(&top, 60, 12)[0].starts_with("adit: "));
 }
 

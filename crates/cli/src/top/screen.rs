@@ -46,7 +46,7 @@ impl Style {
 pub(super) type Styled = (String, Style);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Key {
+pub(super) enum KeyPress {
     Char(char),
     Enter,
     Escape,
@@ -135,7 +135,7 @@ impl Screen {
     ///
     /// # Errors
     /// `UnexpectedEof` when the terminal has gone.
-    pub(super) fn keys(&mut self, within: Duration) -> io::Result<Vec<Key>> {
+    pub(super) fn keys(&mut self, within: Duration) -> io::Result<Vec<KeyPress>> {
         let within = if self.begun.is_empty() { within } else { REST };
         let is_more = self.keyboard.waits(within)?;
         if is_more {
@@ -152,7 +152,7 @@ impl Screen {
             self.begun.drain(..length);
         }
         if !is_more && self.begun.drain(..).next() == Some(ESCAPE) {
-            keys.push(Key::Escape);
+            keys.push(KeyPress::Escape);
         }
         Ok(keys)
     }
@@ -213,7 +213,7 @@ const ESCAPE: u8 = 0x1b;
 
 /// The first key of what a terminal sends, if it is one of ours, and its bytes. None if there may be
 /// more of it.
-fn first(bytes: &[u8]) -> Option<(Option<Key>, usize)> {
+fn first(bytes: &[u8]) -> Option<(Option<KeyPress>, usize)> {
     let key = match bytes {
         [] | [ESCAPE] => return None,
         [ESCAPE, b'[', rest @ ..] => return function(rest).map(|(key, length)| (key, length + 2)),
@@ -222,17 +222,17 @@ fn first(bytes: &[u8]) -> Option<(Option<Key>, usize)> {
             let last = rest.first()?;
             return Some((named(b"", *last), 3));
         }
-        [ESCAPE, ..] => Key::Escape,
-        [b'\r' | b'\n', ..] => Key::Enter,
-        [0x7f | 0x08, ..] => Key::Backspace,
-        [0x03, ..] => Key::ControlC,
+        [ESCAPE, ..] => KeyPress::Escape,
+        [b'\r' | b'\n', ..] => KeyPress::Enter,
+        [0x7f | 0x08, ..] => KeyPress::Backspace,
+        [0x03, ..] => KeyPress::ControlC,
         _ => return character(bytes),
     };
     Some((Some(key), 1))
 }
 
 /// What follows a control sequence introducer: parameters and a last byte (ECMA-48, 5.4).
-fn function(bytes: &[u8]) -> Option<(Option<Key>, usize)> {
+fn function(bytes: &[u8]) -> Option<(Option<KeyPress>, usize)> {
     // F1 to F5 of Linux's console.
     if bytes.first() == Some(&b'[') {
         return bytes.get(1).map(|_| (None, 2));
@@ -243,21 +243,21 @@ fn function(bytes: &[u8]) -> Option<(Option<Key>, usize)> {
     Some((named(parameter, bytes[length]), length + 1))
 }
 
-fn named(parameter: &[u8], last: u8) -> Option<Key> {
+fn named(parameter: &[u8], last: u8) -> Option<KeyPress> {
     Some(match (parameter, last) {
-        (_, b'A') => Key::Up,
-        (_, b'B') => Key::Down,
-        (_, b'H') | (b"1" | b"7", b'~') => Key::Home,
-        (b"5", b'~') => Key::PageUp,
-        (b"6", b'~') => Key::PageDown,
+        (_, b'A') => KeyPress::Up,
+        (_, b'B') => KeyPress::Down,
+        (_, b'H') | (b"1" | b"7", b'~') => KeyPress::Home,
+        (b"5", b'~') => KeyPress::PageUp,
+        (b"6", b'~') => KeyPress::PageDown,
         _ => return None,
     })
 }
 
-fn character(bytes: &[u8]) -> Option<(Option<Key>, usize)> {
+fn character(bytes: &[u8]) -> Option<(Option<KeyPress>, usize)> {
     let chunk = bytes.utf8_chunks().next()?;
     match chunk.valid().chars().next() {
-        Some(c) => Some(((!c.is_control()).then_some(Key::Char(c)), c.len_utf8())),
+        Some(c) => Some(((!c.is_control()).then_some(KeyPress::Char(c)), c.len_utf8())),
         // The beginning of one, or none.
         None if chunk.invalid().len() == bytes.len() && bytes.len() < 4 => None,
         None => Some((None, chunk.invalid().len())),

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use super::*;
 
 /// All keys that are in these bytes, and how many of these are left.
-fn keys(bytes: &[u8]) -> (Vec<Key>, usize) {
+fn keys(bytes: &[u8]) -> (Vec<KeyPress>, usize) {
     let (mut keys, mut at) = (Vec::new(), 0);
     while let Some((key, length)) = first(&bytes[at..]) {
         assert!(length > 0 && at + length <= bytes.len(), "{bytes:?}");
@@ -14,32 +14,36 @@ fn keys(bytes: &[u8]) -> (Vec<Key>, usize) {
     (keys, bytes.len() - at)
 }
 
-const SENT: [(&[u8], &[Key]); 19] = [
-    (b"q", &[Key::Char('q')]),
+const SENT: [(&[u8], &[KeyPress]); 19] = [
+    (b"q", &[KeyPress::Char('q')]),
     (
         "é€😀".as_bytes(),
-        &[Key::Char('é'), Key::Char('€'), Key::Char('😀')],
+        &[
+            KeyPress::Char('é'),
+            KeyPress::Char('€'),
+            KeyPress::Char('😀'),
+        ],
     ),
-    (b"\r\n", &[Key::Enter, Key::Enter]),
-    (b"\x7f\x08", &[Key::Backspace, Key::Backspace]),
-    (b"\x03", &[Key::ControlC]),
+    (b"\r\n", &[KeyPress::Enter, KeyPress::Enter]),
+    (b"\x7f\x08", &[KeyPress::Backspace, KeyPress::Backspace]),
+    (b"\x03", &[KeyPress::ControlC]),
     (b"\t\x01\x1a\x00", &[]),
-    (b"\x1b[A", &[Key::Up]),
-    (b"\x1b[B", &[Key::Down]),
-    (b"\x1bOA\x1bOB", &[Key::Up, Key::Down]),
-    (b"\x1b[H\x1b[1~\x1b[7~\x1bOH", &[Key::Home; 4]),
-    (b"\x1b[5~", &[Key::PageUp]),
-    (b"\x1b[6~", &[Key::PageDown]),
+    (b"\x1b[A", &[KeyPress::Up]),
+    (b"\x1b[B", &[KeyPress::Down]),
+    (b"\x1bOA\x1bOB", &[KeyPress::Up, KeyPress::Down]),
+    (b"\x1b[H\x1b[1~\x1b[7~\x1bOH", &[KeyPress::Home; 4]),
+    (b"\x1b[5~", &[KeyPress::PageUp]),
+    (b"\x1b[6~", &[KeyPress::PageDown]),
     // With Control or Shift held down.
-    (b"\x1b[1;5A\x1b[6;2~", &[Key::Up, Key::PageDown]),
+    (b"\x1b[1;5A\x1b[6;2~", &[KeyPress::Up, KeyPress::PageDown]),
     // Left, Insert, End, F5, F1 twice.
     (b"\x1b[D\x1b[2~\x1b[F\x1b[15~\x1bOP\x1b[[A", &[]),
-    (b"\x1b\x1b[A", &[Key::Escape, Key::Up]),
-    (b"\x1bq", &[Key::Escape, Key::Char('q')]),
+    (b"\x1b\x1b[A", &[KeyPress::Escape, KeyPress::Up]),
+    (b"\x1bq", &[KeyPress::Escape, KeyPress::Char('q')]),
     // No UTF-8.
-    (b"a\xff\xc3b", &[Key::Char('a'), Key::Char('b')]),
-    (b"\xff\xff\xff\xff\xffb", &[Key::Char('b')]),
-    (b"\x1b[200~ab", &[Key::Char('a'), Key::Char('b')]),
+    (b"a\xff\xc3b", &[KeyPress::Char('a'), KeyPress::Char('b')]),
+    (b"\xff\xff\xff\xff\xffb", &[KeyPress::Char('b')]),
+    (b"\x1b[200~ab", &[KeyPress::Char('a'), KeyPress::Char('b')]),
 ];
 
 #[test]
