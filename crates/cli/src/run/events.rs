@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::{flag, low_level::pipe};
 
-use super::hand_over::{Channel, Listener};
+use super::hand_over::{Channel, HandOverListener};
 use crate::failure::{Context, Result};
 
 /// Something that the main thread acts on.
@@ -79,7 +79,7 @@ impl MainEvents {
     pub(super) fn next(
         &mut self,
         starter: &Starter,
-        listener: Option<&Listener>,
+        listener: Option<&HandOverListener>,
     ) -> Result<MainEvent> {
         loop {
             starter.work();
@@ -90,7 +90,7 @@ impl MainEvents {
             if let Ok(event) = self.queue.try_recv() {
                 return Ok(event);
             }
-            if let Some(channel) = listener.and_then(Listener::accept) {
+            if let Some(channel) = listener.and_then(HandOverListener::accept) {
                 return Ok(MainEvent::HandOver(channel));
             }
             let failed = || "cannot wait for signals".to_owned();

@@ -31,7 +31,7 @@ use self::background::Notifier;
 pub(crate) use background::{notify_systemd, start as start_in_background, start_program};
 
 use self::events::{MainEvent, MainEvents};
-use self::hand_over::{Listener, Me, give};
+use self::hand_over::{HandOverListener, Me, give};
 use self::process::{Children, Given, Process};
 use crate::cli::{RunArgs, TuneArgs};
 use crate::demo::status_directory;
@@ -117,7 +117,7 @@ fn serve(args: &RunArgs) -> Result<()> {
     };
     let level = process.level();
     // Without it the process cannot be replaced by another one without a handshake.
-    let listener = Listener::bind(&process.status_dir())
+    let listener = HandOverListener::bind(&process.status_dir())
         .inspect_err(|failure| level.verbose(format_args!("no hand-over: {failure}")))
         .ok();
     // As long as the parent waits.
@@ -227,7 +227,7 @@ fn wait(
     process: &Process,
     me: &Me,
     mut events: MainEvents,
-    listener: Option<Listener>,
+    listener: Option<HandOverListener>,
     starter: Starter,
 ) -> Result<()> {
     let level = process.level();

@@ -45,12 +45,12 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const TO_DIE: Duration = Duration::from_secs(2);
 
 /// Where a new process asks for a hand-over. Its file goes when this is dropped.
-pub(crate) struct Listener {
+pub(crate) struct HandOverListener {
     socket: UnixListener,
     dir: PathBuf,
 }
 
-impl Listener {
+impl HandOverListener {
     /// Binds `dir/upgrade/PID.sock`. What killed processes left there goes.
     pub(crate) fn bind(dir: &Path) -> Result<Self> {
         let mut attempts = 100;
@@ -87,13 +87,13 @@ impl Listener {
     }
 }
 
-impl AsFd for Listener {
+impl AsFd for HandOverListener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 }
 
-impl Drop for Listener {
+impl Drop for HandOverListener {
     fn drop(&mut self) {
         files::remove_for_upgrade(&self.dir);
     }

@@ -19,7 +19,7 @@ fn a_listener_finds_its_place_while_others_take_the_directory_along() {
                 std::thread::sleep(Duration::from_micros(100));
             }
         });
-        let bound = (0..500).try_for_each(|_| Listener::bind(&status).map(drop));
+        let bound = (0..500).try_for_each(|_| HandOverListener::bind(&status).map(drop));
         stop.store(true, Ordering::Relaxed);
         assert!(bound.is_ok(), "{}", bound.unwrap_err());
     });
@@ -32,7 +32,7 @@ fn a_directory_that_others_may_enter_is_refused() {
     let dir = status.join(adit_io::UPGRADE_DIR);
     std::fs::create_dir_all(&dir).unwrap();
     std::fs::set_permissions(&dir, PermissionsExt::from_mode(0o755)).unwrap();
-    let refused = Listener::bind(&status).err().unwrap();
+    let refused = HandOverListener::bind(&status).err().unwrap();
     assert!(refused.to_string().contains("alone"), "{refused}");
     std::fs::remove_dir_all(&status).unwrap();
 }

@@ -26,7 +26,7 @@ mod messages;
 mod take;
 mod terms;
 
-pub(crate) use channel::{Channel, Listener, own_namespace};
+pub(crate) use channel::{Channel, HandOverListener, own_namespace};
 pub(super) use give::{Me, give};
 pub(crate) use messages::Description;
 use messages::{Hello, MessageKind, printable};
