@@ -52,7 +52,7 @@ enum HeaderWork {
 
 /// An IP header, and what of it all segments share.
 #[derive(Clone, Copy, Debug)]
-struct Network {
+struct IpHeader {
     /// Where it begins.
     at: usize,
     v6: bool,
@@ -66,7 +66,7 @@ struct Network {
 /// are.
 #[derive(Clone, Copy, Debug)]
 struct Tunnel {
-    network: Network,
+    network: IpHeader,
     /// The pseudo-headers' sums without lengths, outside and inside, if the UDP headers have
     /// checksums.
     summed: Option<(Sum, Sum)>,
@@ -82,7 +82,7 @@ pub struct Frame<'a> {
     packet: &'a [u8],
     kind: HeaderWork,
     /// The IP header before the payload, inside a tunnel if there is one.
-    network: Network,
+    network: IpHeader,
     tunnel: Option<Tunnel>,
     /// Length of the headers that every segment repeats.
     header: usize,
@@ -116,7 +116,7 @@ impl<'a> Frame<'a> {
         let mut frame = Frame {
             packet,
             kind: HeaderWork::Whole,
-            network: Network::new(packet, 0, ip, ip.header),
+            network: IpHeader::new(packet, 0, ip, ip.header),
             tunnel: None,
             header: 0,
             size: packet.len(),
@@ -202,10 +202,10 @@ impl<'a> Frame<'a> {
             // Without length and checksum.
             _ => Sum::of(&l4[..4]),
         };
-        let network = Network::new(packet, at, inner, transport);
+        let network = IpHeader::new(packet, at, inner, transport);
         let pseudo = network.pseudo_header(packet, protocol, partial.then_some(field));
         let tunnel = tunnel.map(|udp| {
-            let network = Network::new(packet, 0, ip, udp);
+            let network = IpHeader::new(packet, 0, ip, udp);
             let summed = vnet.flags & TUNNEL_CSUM != 0;
             Tunnel {
                 network,
@@ -364,7 +364,7 @@ impl<'a> Frame<'a> {
 
     /// Patches an IP header of packet `i` and returns the length of what it carries from the
     /// transport header on.
-    fn write_ip(&self, network: &Network, i: usize, out: &mut [u8]) -> u16 {
+    fn write_ip(&self, network: &IpHeader, i: usize, out: &mut [u8]) -> u16 {
         let end = self.segment_len(i);
         let out = &mut out[network.at..];
         let total = low16(end - network.at);
@@ -398,10 +398,10 @@ impl<'a> Frame<'a> {
     }
 }
 
-impl Network {
+impl IpHeader {
     /// The header of `ip`, which stands at `at` and is followed by a transport header at
     /// `transport`.
-    fn new(packet: &[u8], at: usize, ip: Ip, transport: usize) -> Network {
+    fn new(packet: &[u8], at: usize, ip: Ip, transport: usize) -> IpHeader {
         let header = &packet[at..at + ip.header];
         let sum = if ip.v6 {
             Sum::default()
@@ -409,7 +409,7 @@ impl Network {
             // Without total length and identification (2..6) and checksum (10..12).
             Sum::of(&header[..2]) + Sum::of(&header[6..10]) + Sum::of(&header[12..])
         };
-        Network {
+        IpHeader {
             at,
             v6: ip.v6,
             transport,

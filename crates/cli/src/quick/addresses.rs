@@ -13,13 +13,13 @@ mod tests;
 /// blocks, nor reserved; `None` if all are taken. Blocks that hold the whole network, such as a
 /// default route, take nothing of it.
 pub(super) fn free(own: InterfaceAddress, taken: &[Cidr]) -> Option<IpAddr> {
-    let network = Network::of(own);
+    let network = AddressRange::of(own);
     let inside = taken.iter().filter(|block| {
         block.addr().is_ipv4() == own.ip.is_ipv4() && block.prefix_len() > own.prefix_len
     });
     let mut ranges: Vec<(u128, u128)> = inside
         .map(|block| {
-            Network::of(InterfaceAddress {
+            AddressRange::of(InterfaceAddress {
                 ip: block.addr(),
                 prefix_len: block.prefix_len(),
             })
@@ -46,12 +46,12 @@ pub(super) fn free(own: InterfaceAddress, taken: &[Cidr]) -> Option<IpAddr> {
     })
 }
 
-struct Network {
+struct AddressRange {
     first: u128,
     last: u128,
 }
 
-impl Network {
+impl AddressRange {
     fn of(address: InterfaceAddress) -> Self {
         let bits: u32 = if address.ip.is_ipv4() { 32 } else { 128 };
         let host_bits = bits.saturating_sub(address.prefix_len.into());
