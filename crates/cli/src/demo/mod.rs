@@ -30,7 +30,7 @@ use crate::demo::report::PINGS;
 use crate::failure::{Result, bail};
 use hosts::HostPair;
 use progress::Progress;
-use report::{DemoReport, Path};
+use report::{DemoReport, PathReport};
 use traffic::{Pinger, Stream};
 use tunnel::DemoTunnel;
 
@@ -107,7 +107,7 @@ fn measure_way(
     pair: &HostPair,
     time: Duration,
     progress: &mut Progress,
-) -> Result<Path> {
+) -> Result<PathReport> {
     let name = way.name;
     let round_trips = ping(way, &pair.left, progress)?;
     let stream = Stream::start(&pair.left, &pair.right, way.at)?;
@@ -138,7 +138,7 @@ fn measure_way(
         );
     }
 
-    Ok(Path {
+    Ok(PathReport {
         tcp_gbps: gbps(bytes, elapsed),
         pings_lost: PINGS as usize - round_trips.len(),
         rtt_us_p50: quantile(&round_trips, 0.5).unwrap_or(0.0),

@@ -10,7 +10,7 @@ pub(super) const PINGS: u32 = 300;
 
 /// Rates and round trips of one path. Fields are named as in the JSON that `--json` prints.
 #[derive(Serialize, Clone, Copy, Debug, Default)]
-pub(super) struct Path {
+pub(super) struct PathReport {
     /// Payload bits of one TCP stream, in 10^9 a second.
     pub(super) tcp_gbps: f64,
     /// Of the pings that were answered.
@@ -22,7 +22,7 @@ pub(super) struct Path {
     pub(super) cpu_s_per_gb: Option<f64>,
 }
 
-impl Path {
+impl PathReport {
     pub(super) fn rounded(self) -> Self {
         Self {
             tcp_gbps: round(self.tcp_gbps, 3),
@@ -44,8 +44,8 @@ fn round(value: f64, digits: i32) -> f64 {
 pub(super) struct DemoReport {
     pub(super) schema: u32,
     pub(super) ok: bool,
-    pub(super) direct: Path,
-    pub(super) tunnel: Path,
+    pub(super) direct: PathReport,
+    pub(super) tunnel: PathReport,
     pub(super) aead: String,
     pub(super) offloads: BTreeMap<String, bool>,
     /// Whether packets of sparse flows are processed on the CPU that they come from.
@@ -65,8 +65,8 @@ impl DemoReport {
 
     pub(super) fn table(&self, bold: (&str, &str)) -> String {
         let (on, off) = bold;
-        let gbps = |path: &Path| format!("{:.2} Gb/s", path.tcp_gbps);
-        let rtt = |path: &Path| format!("{:.0} / {:.0} µs", path.rtt_us_p50, path.rtt_us_p99);
+        let gbps = |path: &PathReport| format!("{:.2} Gb/s", path.tcp_gbps);
+        let rtt = |path: &PathReport| format!("{:.0} / {:.0} µs", path.rtt_us_p50, path.rtt_us_p99);
         let row = |name: &str, direct: &str, tunnel: &str| {
             format!("  {name:<22}{direct:>16}{tunnel:>20}\n")
         };
@@ -94,7 +94,7 @@ impl DemoReport {
         table += &row("TCP, one stream", &gbps(&self.direct), &gbps(&self.tunnel));
         table += &row("ping p50 / p99", &rtt(&self.direct), &rtt(&self.tunnel));
         if self.direct.pings_lost + self.tunnel.pings_lost > 0 {
-            let lost = |path: &Path| format!("{} of {PINGS}", path.pings_lost);
+            let lost = |path: &PathReport| format!("{} of {PINGS}", path.pings_lost);
             table += &row("pings lost", &lost(&self.direct), &lost(&self.tunnel));
         }
         table += &row("CPU, both ends", "–", &cpu);

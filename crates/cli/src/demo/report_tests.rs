@@ -1,14 +1,14 @@
 use super::*;
 
 fn report() -> DemoReport {
-    let direct = Path {
+    let direct = PathReport {
         tcp_gbps: 20.0,
         rtt_us_p50: 5.0,
         rtt_us_p99: 9.0,
         pings_lost: 0,
         cpu_s_per_gb: None,
     };
-    let tunnel = Path {
+    let tunnel = PathReport {
         tcp_gbps: 5.12345,
         rtt_us_p50: 80.04,
         rtt_us_p99: 120.0,
