@@ -54,11 +54,11 @@ struct Collected {
     interfaces: Vec<InterfaceJson>,
     /// Interfaces without an answer.
     silent: Vec<String>,
-    peers: Vec<Arc<Peer>>,
+    peers: Vec<Arc<PeerNumbers>>,
 }
 
 /// The numbers of a peer.
-struct Peer {
+struct PeerNumbers {
     labels: Box<str>,
     /// Where the allowed IPs in them begin and end.
     blocks: [usize; 2],
@@ -69,9 +69,11 @@ struct Peer {
 }
 
 /// Asks every interface that this process can ask.
-fn collect(watched: &mut Watched<Peer>) -> Collected {
+fn collect(watched: &mut Watched<PeerNumbers>) -> Collected {
     let mut collected = Collected::default();
-    let (looks, silent) = watched.look(None, &mut |interface, peer, _| Peer::new(interface, peer));
+    let (looks, silent) = watched.look(None, &mut |interface, peer, _| {
+        PeerNumbers::new(interface, peer)
+    });
     for look in looks {
         collected.add(look);
     }
@@ -83,20 +85,20 @@ fn collect(watched: &mut Watched<Peer>) -> Collected {
 }
 
 impl Collected {
-    fn add(&mut self, look: Look<Peer>) {
+    fn add(&mut self, look: Look<PeerNumbers>) {
         let Look {
             mut interface,
             peers,
         } = look;
         let whole = std::mem::take(&mut interface.peers);
-        let read = |peer| Arc::new(Peer::new(&interface.name, &PeerRef::from(peer)));
+        let read = |peer| Arc::new(PeerNumbers::new(&interface.name, &PeerRef::from(peer)));
         self.peers
             .extend(peers.unwrap_or_else(|| whole.iter().map(read).collect()));
         self.interfaces.push(interface);
     }
 }
 
-impl Peer {
+impl PeerNumbers {
     /// The labels are as the exporter has them: with a name only where there is one.
     fn new(interface: &str, peer: &PeerRef<'_>) -> Self {
         let mut labels = String::with_capacity(160);

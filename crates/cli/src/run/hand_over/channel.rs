@@ -111,7 +111,7 @@ pub(crate) fn own_namespace() -> Option<u64> {
 }
 
 /// The process at the other end, as the kernel knows it.
-pub(crate) struct Peer {
+pub(crate) struct OtherProcess {
     /// 0 if it is in a namespace that this process does not see.
     pub(crate) pid: i32,
     user: u32,
@@ -119,7 +119,7 @@ pub(crate) struct Peer {
     pub(crate) process: Option<OwnedFd>,
 }
 
-impl Peer {
+impl OtherProcess {
     fn of(stream: &UnixStream) -> std::io::Result<Self> {
         let (pid, user) = adit_io::peer(stream.as_fd())?;
         // Before Linux 6.5, by its number: at once, while it waits for an answer.
@@ -150,7 +150,7 @@ impl Peer {
 /// One end of a hand-over.
 pub(crate) struct Channel {
     stream: UnixStream,
-    peer: Peer,
+    peer: OtherProcess,
     /// For one message.
     patience: Duration,
     /// Records that are to be sent with the next ones.
@@ -165,7 +165,7 @@ pub(crate) struct Channel {
 impl Channel {
     fn new(stream: UnixStream) -> std::io::Result<Self> {
         Ok(Self {
-            peer: Peer::of(&stream)?,
+            peer: OtherProcess::of(&stream)?,
             patience: PATIENCE,
             stream,
             // Neither grows, so that no copy of a key is left behind.
@@ -183,7 +183,7 @@ impl Channel {
         let mut channel =
             stream.context(|| format!("cannot ask process {pid} ({})", path.display()))?;
         channel.set_patience(PATIENCE)?;
-        let Peer {
+        let OtherProcess {
             pid: found, user, ..
         } = channel.peer;
         if user != own_user() {
@@ -204,12 +204,12 @@ impl Channel {
     }
 
     /// The process at the other end.
-    pub(crate) fn peer(&self) -> &Peer {
+    pub(crate) fn peer(&self) -> &OtherProcess {
         &self.peer
     }
 
     /// The same, when all is said.
-    pub(super) fn into_peer(self) -> Peer {
+    pub(super) fn into_peer(self) -> OtherProcess {
         self.peer
     }
 

@@ -140,9 +140,9 @@ impl Other {
         Self(Command::new(command).arg(argument).spawn().unwrap())
     }
 
-    fn peer(&self) -> Peer {
+    fn peer(&self) -> OtherProcess {
         let pid = Pid::from_child(&self.0);
-        Peer {
+        OtherProcess {
             pid: pid.as_raw_pid(),
             user: own_user(),
             process: pidfd_open(pid, PidfdFlags::empty()).ok(),
@@ -181,7 +181,7 @@ fn a_process_that_ends_is_left_to_that() {
 
 #[test]
 fn what_cannot_be_ended_or_has_no_handle_counts_as_alive() {
-    let mut peer = Peer {
+    let mut peer = OtherProcess {
         pid: 1,
         user: 0,
         process: None,
@@ -200,7 +200,7 @@ fn a_handle_is_of_the_process_at_the_other_end() {
     if std::env::var_os(INSIDE).is_some() {
         // In a PID namespace that does not see the other one.
         let stream = UnixStream::from(adit_io::duplicate(0).unwrap());
-        let peer = Peer::of(&stream).unwrap();
+        let peer = OtherProcess::of(&stream).unwrap();
         assert_eq!(peer.pid, 0);
         // Linux 6.5.
         let has_handle = adit_io::peer_process(stream.as_fd()).is_ok();

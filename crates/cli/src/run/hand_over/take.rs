@@ -18,7 +18,7 @@ use super::super::events::EventSender;
 use super::super::process::{Bound, Children, Prepared, Process};
 use super::super::resolve::HandedNames;
 use super::Channel;
-use super::channel::{Peer, parse};
+use super::channel::{OtherProcess, parse};
 use super::messages::{
     Hello, MAX_INTERFACES, MessageKind, Offer, Offered, StateMessage, check_names,
 };
@@ -66,7 +66,7 @@ pub(in crate::run) fn take(
 }
 
 /// Their TUNs, and the old process.
-type TakenOver = (Vec<std::sync::Weak<Tun>>, Peer);
+type TakenOver = (Vec<std::sync::Weak<Tun>>, OtherProcess);
 
 /// Takes all interfaces, as many as were offered.
 fn take_all(
@@ -149,7 +149,7 @@ pub(crate) struct Finish {
     /// The old process's standard error.
     stderr: Vec<OwnedFd>,
     tuns: Vec<std::sync::Weak<Tun>>,
-    old: Peer,
+    old: OtherProcess,
 }
 
 impl Finish {
