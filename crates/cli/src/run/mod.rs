@@ -32,7 +32,7 @@ pub(crate) use background::{notify_systemd, start as start_in_background, start_
 
 use self::events::{MainEvent, MainEvents};
 use self::hand_over::{HandOverListener, Me, give};
-use self::process::{Children, Given, Process};
+use self::process::{Children, Given, ServingProcess};
 use crate::cli::{RunArgs, TuneArgs};
 use crate::demo::status_directory;
 use crate::failure::{Context, Failure, Result, bail, say};
@@ -140,7 +140,7 @@ fn serve(args: &RunArgs) -> Result<()> {
 }
 
 /// A process that serves its interfaces, and what is left to be done of a hand-over.
-type BegunProcess = (Children, Arc<Process>, Option<hand_over::Finish>);
+type BegunProcess = (Children, Arc<ServingProcess>, Option<hand_over::Finish>);
 
 /// The parent, which runs for the same user.
 fn parent() -> Origin {
@@ -167,13 +167,14 @@ fn start(args: &RunArgs, sender: events::EventSender, starter: &Starter) -> Resu
     }
     let group = status_group(args)?;
     let settings = (allowed, threads);
-    let (children, process) = Process::new(sender, level, settings, args, (group, args.names))?;
+    let (children, process) =
+        ServingProcess::new(sender, level, settings, args, (group, args.names))?;
     starter.beside(|| add(&process, &args.interfaces, given))?;
     Ok((children, process, None))
 }
 
 /// Adds these interfaces; what others opened is for the first.
-fn add(process: &Arc<Process>, interfaces: &[String], given: Given) -> Result<()> {
+fn add(process: &Arc<ServingProcess>, interfaces: &[String], given: Given) -> Result<()> {
     let mut given = Some(given);
     let mut tuns = Vec::new();
     for name in interfaces {
@@ -224,7 +225,7 @@ const HELPER_ENDED: &str = "the process that has the rights has ended";
 
 /// Waits until the process is to end, and meanwhile starts threads.
 fn wait(
-    process: &Process,
+    process: &ServingProcess,
     me: &Me,
     mut events: MainEvents,
     listener: Option<HandOverListener>,

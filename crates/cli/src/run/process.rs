@@ -39,7 +39,7 @@ mod helping;
 mod serve;
 
 /// The process: what all of its interfaces share.
-pub(super) struct Process {
+pub(super) struct ServingProcess {
     pub(super) engine: Engine<Arc<Tun>, LinuxPlatform>,
     watches: Watches,
     events: EventSender,
@@ -102,7 +102,7 @@ pub(super) struct Given {
     pub(super) control: Option<OwnedFd>,
 }
 
-impl Process {
+impl ServingProcess {
     pub(super) fn new(
         events: EventSender,
         level: LogLevel,
@@ -414,7 +414,7 @@ pub(super) struct Bound {
 }
 
 impl Bound {
-    fn bind(name: &str, given: Option<OwnedFd>, process: &Process) -> Result<Self> {
+    fn bind(name: &str, given: Option<OwnedFd>, process: &ServingProcess) -> Result<Self> {
         let bind = || match &process.control_dir {
             Some(dir) => uapi::UapiServer::bind_in(dir, name),
             None => uapi::UapiServer::bind(name),

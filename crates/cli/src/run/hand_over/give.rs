@@ -8,7 +8,7 @@ use adit_engine::{Interface, Resume};
 use adit_io::helper::raise_priority;
 
 use super::super::background::Notifier;
-use super::super::process::{Process, Running};
+use super::super::process::{Running, ServingProcess};
 use super::messages::{
     Description, Hello, MessageKind, Offer, Offered, Refused, SocketRecord, StateMessage, Switches,
 };
@@ -58,7 +58,7 @@ impl Me {
         self.supervisor.is_some() || self.notifier.is_asked_for()
     }
 
-    fn describe(&self, process: &Process) -> Description {
+    fn describe(&self, process: &ServingProcess) -> Description {
         Description {
             version: env!("CARGO_PKG_VERSION").into(),
             pid: rustix::process::getpid().as_raw_pid(),
@@ -75,7 +75,7 @@ impl Me {
 /// Answers a process that connected. If that goes on with the interfaces, this one has to end with
 /// the status that is returned, and to leave everything as it is. It is 1 if that process may not go on.
 pub(in crate::run) fn give(
-    process: &Process,
+    process: &ServingProcess,
     me: &Me,
     channel: &mut Channel,
 ) -> Result<Option<i32>> {
@@ -104,7 +104,7 @@ pub(in crate::run) fn give(
 }
 
 /// Returns the status that this process has to end with.
-fn give_all(process: &Process, channel: &mut Channel) -> Result<i32> {
+fn give_all(process: &ServingProcess, channel: &mut Channel) -> Result<i32> {
     // It has to be ended if it does not say that it goes on.
     if channel.peer().process.is_none() {
         bail!(
@@ -205,7 +205,7 @@ fn offer_one(channel: &mut Channel, name: &str, running: &Running) -> Result<()>
 }
 
 fn give_state(
-    process: &Process,
+    process: &ServingProcess,
     channel: &mut Channel,
     name: &str,
     interface: &Interface,

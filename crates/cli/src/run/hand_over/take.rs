@@ -15,7 +15,7 @@ use rustix::net::{AddressFamily, sockopt};
 
 use super::super::LogLevel;
 use super::super::events::EventSender;
-use super::super::process::{Bound, Children, Prepared, Process};
+use super::super::process::{Bound, Children, Prepared, ServingProcess};
 use super::super::resolve::HandedNames;
 use super::Channel;
 use super::channel::{OtherProcess, parse};
@@ -42,7 +42,7 @@ pub(in crate::run) fn take(
     args: &RunArgs,
     group: Option<u32>,
     (events, starter): (EventSender, &Starter),
-) -> Result<(Children, Arc<Process>, Finish)> {
+) -> Result<(Children, Arc<ServingProcess>, Finish)> {
     let until = Instant::now() + TO_TAKE;
     let mut channel = Channel::connect(&dir.join(adit_io::UPGRADE_DIR), pid)?;
     channel.set_patience(PATIENCE)?;
@@ -52,7 +52,7 @@ pub(in crate::run) fn take(
         return Err(out_of_turn());
     }
     let group = group.or_else(|| offer.status_group.filter(|group| is_member(pid, *group)));
-    let (children, process) = Process::of(events, &offer, args, group)?;
+    let (children, process) = ServingProcess::of(events, &offer, args, group)?;
     if group.is_none() && offer.status_group.is_some() {
         let level = process.level();
         level.error(
@@ -70,7 +70,7 @@ type TakenOver = (Vec<std::sync::Weak<Tun>>, OtherProcess);
 
 /// Takes all interfaces, as many as were offered.
 fn take_all(
-    process: &Arc<Process>,
+    process: &Arc<ServingProcess>,
     mut channel: Channel,
     args: &RunArgs,
     count: usize,
@@ -201,7 +201,7 @@ impl Listeners {
     }
 
     /// The sockets as this process's. Clients learn from the kernel that it is.
-    fn bind(self, process: &Process, name: &str) -> Bound {
+    fn bind(self, process: &ServingProcess, name: &str) -> Bound {
         let control = match &process.control_dir {
             Some(dir) => uapi::UapiServer::adopt_in(dir, name, self.control),
             None => uapi::UapiServer::adopt(name, self.control),
@@ -218,7 +218,7 @@ impl Listeners {
 
 type Ready = (Prepared, Listeners);
 
-fn prepare(process: &Process, offered: &Offered, mut fds: Vec<OwnedFd>) -> Result<Ready> {
+fn prepare(process: &ServingProcess, offered: &Offered, mut fds: Vec<OwnedFd>) -> Result<Ready> {
     let name = &offered.name;
     // Before it becomes a part of a path.
     check_names(std::slice::from_ref(name))?;
@@ -246,7 +246,7 @@ struct Taken {
 }
 
 fn take_state(
-    process: &Process,
+    process: &ServingProcess,
     channel: &mut Channel,
     (mut prepared, listeners): Ready,
     until: Instant,

@@ -8,7 +8,7 @@ use adit_engine::{Engine, Interface, LinuxPlatform, Policy};
 use adit_io::tun::Tun;
 use rustix::io::Errno;
 
-use super::{Bound, Given, Prepared, Process};
+use super::{Bound, Given, Prepared, ServingProcess};
 use crate::failure::{Context, Failure, Result};
 use crate::run::events::MainEvent;
 use crate::run::{answer, watch};
@@ -17,7 +17,7 @@ impl Bound {
     /// Answers until the result is dropped.
     pub(super) fn serve(
         self,
-        process: &Arc<Process>,
+        process: &Arc<ServingProcess>,
         interface: &Arc<Interface>,
         prepared: &Prepared,
     ) -> Result<Vec<Serving>> {
@@ -120,7 +120,7 @@ impl Bound {
 }
 
 /// Serves one more interface because a client asks for it.
-fn add_for_client(process: &Weak<Process>, name: &str) -> UapiResponse {
+fn add_for_client(process: &Weak<ServingProcess>, name: &str) -> UapiResponse {
     let added = adit_ctl::config::check_name(name)
         .map_err(Failure::Mistake)
         .and_then(|()| match process.upgrade() {
@@ -147,7 +147,11 @@ fn add_for_client(process: &Weak<Process>, name: &str) -> UapiResponse {
 }
 
 /// Changes which threads process packets because a client asks for it.
-fn set_threads(process: &Weak<Process>, shards: Option<u16>, policy: Option<&str>) -> UapiResponse {
+fn set_threads(
+    process: &Weak<ServingProcess>,
+    shards: Option<u16>,
+    policy: Option<&str>,
+) -> UapiResponse {
     let set = |engine: &Engine<Arc<Tun>, LinuxPlatform>| {
         let (before, policy_before) = engine.threads();
         let policy = match policy {
