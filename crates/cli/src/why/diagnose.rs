@@ -8,7 +8,7 @@ use adit_proto::{FailureReason, Refusal};
 use super::causes::{Cause, Certainty, Finding};
 use super::evidence::Evidence;
 use super::forwarding;
-use super::reach::Reach;
+use super::reach::PortReply;
 use super::reverse_path::ReversePath;
 use crate::networks::is_private;
 use Certainty::{Certain, Likely, Possible};
@@ -365,9 +365,9 @@ fn silence(seen: &Evidence, found: &mut Vec<Finding>) {
         return;
     };
     let (key, ours, ip, port) = (&seen.peer.public_key, &seen.public_key, to.ip(), to.port());
-    let (is_there, rules) = (seen.outside == Some(Reach::Answers), quoted(seen));
+    let (is_there, rules) = (seen.outside == Some(PortReply::Answers), quoted(seen));
     let host = match seen.outside {
-        Some(Reach::Answers) => ", though that host is up and UDP reaches it",
+        Some(PortReply::Answers) => ", though that host is up and UDP reaches it",
         Some(_) => "; nor did that host say anything to UDP at another port",
         None => "",
     };

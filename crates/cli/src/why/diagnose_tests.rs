@@ -22,7 +22,7 @@ fn silent() -> Evidence {
         mtu: 1420,
         has_key: true,
         endpoint: Some("192.0.2.1:51820".parse().unwrap()),
-        outside: Some(Reach::Silent),
+        outside: Some(PortReply::Silent),
         since: 1_800_000_000,
         peer,
         ..Evidence::default()
@@ -53,7 +53,7 @@ fn silence_is_told_by_what_the_host_says_and_what_was_before() {
     assert_eq!(first(&seen), (Cause::NoAnswer, Likely));
     seen.outside = None;
     assert_eq!(first(&seen), (Cause::NoAnswer, Likely));
-    seen.outside = Some(Reach::Answers);
+    seen.outside = Some(PortReply::Answers);
     assert_eq!(first(&seen), (Cause::PeerLacksOurKey, Likely));
     // The keys were right once.
     seen.peer.latest_handshake = Some(1);
@@ -151,11 +151,11 @@ fn long_packets_that_do_not_pass_are_the_mtu() {
             long,
         })
     };
-    seen.inside = inside(Reach::Answers, Reach::Answers);
+    seen.inside = inside(PortReply::Answers, PortReply::Answers);
     assert!(diagnose(&seen).is_empty());
-    seen.inside = inside(Reach::Answers, Reach::Silent);
+    seen.inside = inside(PortReply::Answers, PortReply::Silent);
     assert_eq!(first(&seen), (Cause::Mtu, Certain));
-    seen.inside = inside(Reach::Silent, Reach::Silent);
+    seen.inside = inside(PortReply::Silent, PortReply::Silent);
     assert_eq!(first(&seen), (Cause::NothingInside, Likely));
     // 1479 bytes hold an MTU of 1419.
     seen.inside = None;
@@ -172,7 +172,7 @@ fn long_packets_that_do_not_pass_are_the_mtu() {
     let found = diagnose(&seen);
     assert_eq!((found[0].cause, found[0].problem), (Cause::Mtu, false));
     assert!(found[0].commands[0].ends_with("mtu 1292"));
-    seen.inside = inside(Reach::Answers, Reach::Silent);
+    seen.inside = inside(PortReply::Answers, PortReply::Silent);
     assert_eq!(first(&seen), (Cause::Mtu, Certain));
     assert!(diagnose(&seen)[0].commands[0].ends_with("mtu 1292"));
     // They try every sixteenth length, and the route knows better.
@@ -242,8 +242,8 @@ fn what_is_silent_behind_a_peer_is_not_its_allowed_ips() {
     seen.inside = Some(Inside {
         to,
         is_guess: false,
-        short: Reach::Silent,
-        long: Reach::Silent,
+        short: PortReply::Silent,
+        long: PortReply::Silent,
     });
     seen.peer_answers = true;
     let router = Some("10.0.0.2".parse().unwrap());

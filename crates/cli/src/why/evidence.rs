@@ -18,7 +18,7 @@ use super::other_end::OtherEnd;
 use super::reverse_path::{self, ReversePath};
 use crate::networks::{Collision, Networks, disables_v6, is_link_local, is_private, is_tunnel};
 use crate::why::blocks::{blocks, inhabitant, is_host, nested, owner};
-use crate::why::reach::{Reach, reach};
+use crate::why::reach::{PortReply, reach};
 
 /// Blocks of a peer for which the route is looked up.
 const MAX_BLOCKS: usize = 64;
@@ -31,9 +31,9 @@ pub(crate) struct Inside {
     /// It is the first address of the interface's network, which nobody may have.
     pub(crate) is_guess: bool,
     /// For a short packet.
-    pub(crate) short: Reach,
+    pub(crate) short: PortReply,
     /// For one as long as the MTU.
-    pub(crate) long: Reach,
+    pub(crate) long: PortReply,
 }
 
 /// An address that is to be tried inside.
@@ -133,7 +133,7 @@ pub(crate) struct Evidence {
     /// The interface's counters of handshakes, before and after.
     pub(crate) counters: [BTreeMap<String, u64>; 2],
     /// What the host at the endpoint answers to UDP.
-    pub(crate) outside: Option<Reach>,
+    pub(crate) outside: Option<PortReply>,
     pub(crate) inside: Option<Inside>,
     /// The address that the user wants to be tried.
     pub(crate) wanted: Option<Wanted>,
@@ -409,10 +409,10 @@ impl Evidence {
             .saturating_sub(headers);
         let short = reach(to, 8);
         let long = match short {
-            Reach::Answers => reach(to, longest),
-            _ => Reach::Silent,
+            PortReply::Answers => reach(to, longest),
+            _ => PortReply::Silent,
         };
-        let answers = short == Reach::Answers;
+        let answers = short == PortReply::Answers;
         self.inside = Some(Inside {
             to,
             is_guess: wanted.is_none() && self.inner_address().is_none(),
@@ -420,7 +420,7 @@ impl Evidence {
             long,
         });
         self.peer_answers = match near.filter(|near| *near != to) {
-            Some(near) if !answers => reach(near, 8) == Reach::Answers,
+            Some(near) if !answers => reach(near, 8) == PortReply::Answers,
             _ => answers && wanted.is_none(),
         };
         let behind = match wanted {

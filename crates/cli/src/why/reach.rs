@@ -12,7 +12,7 @@ const PATIENCE: Duration = Duration::from_millis(300);
 
 /// What came back for UDP to a port that nothing listens at.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Reach {
+pub(crate) enum PortReply {
     /// The host says that nothing listens there: it is up, and datagrams reach it.
     Answers,
     /// Nothing.
@@ -22,7 +22,7 @@ pub(crate) enum Reach {
 }
 
 /// Sends UDP to an unused port and waits for the host to say so.
-pub(super) fn reach(to: IpAddr, bytes: usize) -> Reach {
+pub(super) fn reach(to: IpAddr, bytes: usize) -> PortReply {
     let from: IpAddr = match to {
         IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
         IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
@@ -41,11 +41,11 @@ pub(super) fn reach(to: IpAddr, bytes: usize) -> Reach {
         Err(ErrorKind::TimedOut.into())
     };
     match ask() {
-        Ok(_) => Reach::Answers,
+        Ok(_) => PortReply::Answers,
         Err(error) => match error.kind() {
-            ErrorKind::ConnectionRefused => Reach::Answers,
-            ErrorKind::TimedOut => Reach::Silent,
-            _ => Reach::Failed(error.to_string()),
+            ErrorKind::ConnectionRefused => PortReply::Answers,
+            ErrorKind::TimedOut => PortReply::Silent,
+            _ => PortReply::Failed(error.to_string()),
         },
     }
 }

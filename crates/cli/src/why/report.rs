@@ -9,7 +9,7 @@ use super::beyond::Beyond;
 use super::causes::{Certainty, Finding};
 use super::diagnose::diagnose;
 use super::evidence::{Evidence, Inside};
-use super::reach::Reach;
+use super::reach::PortReply;
 use crate::show;
 use crate::view;
 
@@ -254,10 +254,10 @@ fn lines(seen: &Evidence) -> Vec<String> {
         },
         None => "handshake: failed".into(),
     });
-    let said = |reach: &Reach| match reach {
-        Reach::Answers => "answers".to_owned(),
-        Reach::Silent => "silence".to_owned(),
-        Reach::Failed(error) => error.clone(),
+    let said = |reach: &PortReply| match reach {
+        PortReply::Answers => "answers".to_owned(),
+        PortReply::Silent => "silence".to_owned(),
+        PortReply::Failed(error) => error.clone(),
     };
     if let Some(outside) = &seen.outside {
         lines.push(format!(
@@ -270,7 +270,7 @@ fn lines(seen: &Evidence) -> Vec<String> {
     }) = &seen.inside
     {
         let long = match short {
-            Reach::Answers => format!("; to {} bytes: {}", seen.mtu, said(long)),
+            PortReply::Answers => format!("; to {} bytes: {}", seen.mtu, said(long)),
             _ => String::new(),
         };
         lines.push(format!("{to} inside, asked by UDP: {}{long}", said(short)));

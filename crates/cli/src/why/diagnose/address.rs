@@ -8,7 +8,7 @@ use crate::why::causes::Certainty::{Certain, Likely, Possible};
 use crate::why::causes::{Cause, Finding};
 use crate::why::evidence::{Evidence, Inside};
 use crate::why::other_end::{OtherEnd, Us};
-use crate::why::reach::Reach;
+use crate::why::reach::PortReply;
 
 /// An endpoint that no datagram from here gets to.
 pub(super) fn addresses(seen: &Evidence, found: &mut Vec<Finding>) {
@@ -149,7 +149,8 @@ pub(super) fn both_ends(seen: &Evidence, found: &mut Vec<Finding>) {
             "the other end is {interface}, served on this host: it has {there} for us, and this side has {here}";
             "wg set {interface} peer {ours} preshared-key FILE"));
     }
-    let is_silent = matches!(&seen.inside, Some(Inside { short, .. }) if *short != Reach::Answers);
+    let is_silent =
+        matches!(&seen.inside, Some(Inside { short, .. }) if *short != PortReply::Answers);
     if seen.session && is_silent && !refused.is_empty() {
         let (has, lacks) = (allowed_ips.join(","), addresses(refused));
         let all = [has.clone(), lacks.clone()];

@@ -10,7 +10,7 @@ use crate::why::causes::Certainty::{Certain, Likely, Possible};
 use crate::why::causes::{Cause, Finding, overhead};
 use crate::why::chains::Dropping;
 use crate::why::evidence::{Evidence, Inside, Wanted};
-use crate::why::reach::Reach;
+use crate::why::reach::PortReply;
 
 /// Whether packets pass through the tunnel.
 pub(super) fn inside(seen: &Evidence, found: &mut Vec<Finding>) {
@@ -32,11 +32,11 @@ pub(super) fn inside(seen: &Evidence, found: &mut Vec<Finding>) {
         long,
     }) = &seen.inside
     {
-        if *short != Reach::Answers && (seen.peer_answers || forwards(seen)) {
+        if *short != PortReply::Answers && (seen.peer_answers || forwards(seen)) {
             // It is not the peer that is silent.
-        } else if *short != Reach::Answers && is_of_this_host(seen, *to, found) {
+        } else if *short != PortReply::Answers && is_of_this_host(seen, *to, found) {
             // Nor is it the peer's fault.
-        } else if *short != Reach::Answers && *is_guess {
+        } else if *short != PortReply::Answers && *is_guess {
             let inner: Vec<String> = seen.addresses.iter().map(ToString::to_string).collect();
             let inner = inner.join(" or ");
             found.push(finding!(NothingInside, Possible;
@@ -45,7 +45,7 @@ pub(super) fn inside(seen: &Evidence, found: &mut Vec<Finding>) {
                 "adit why {name} --inside ADDRESS-OF-THE-PEER"
                 "at the peer: wg show all allowed-ips"
                 "at the peer: wg set INTERFACE peer {ours} allowed-ips OUR-ADDRESSES"));
-        } else if *short != Reach::Answers {
+        } else if *short != PortReply::Answers {
             let inner: Vec<String> = seen.addresses.iter().map(ToString::to_string).collect();
             let inner = inner.join(" or ");
             found.push(finding!(NothingInside, Likely;
@@ -54,7 +54,7 @@ pub(super) fn inside(seen: &Evidence, found: &mut Vec<Finding>) {
                 "at the peer: wg show all allowed-ips"
                 "at the peer: wg set INTERFACE peer {ours} allowed-ips OUR-ADDRESSES"
                 "ping {to}"));
-        } else if *long != Reach::Answers {
+        } else if *long != PortReply::Answers {
             let set = probed.or(fits).unwrap_or(1280);
             found.push(finding!(Mtu, Certain;
                 "{to} answers through the tunnel to short packets, and not to packets of {mtu} bytes, the MTU of {name}: \
