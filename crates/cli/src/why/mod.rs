@@ -42,7 +42,7 @@ use attempt::Attempt;
 use causes::{Cause, Certainty, Finding};
 use evidence::{Evidence, HostState};
 pub(crate) use report::FIELDS;
-use report::Report;
+use report::WhyReport;
 
 /// Peers that are looked at when none is named.
 const MAX_PEERS: usize = 8;
@@ -76,7 +76,7 @@ pub(crate) fn why(args: &WhyArgs) -> Result<ExitCode> {
     })
 }
 
-fn examine(args: &WhyArgs) -> Result<Report> {
+fn examine(args: &WhyArgs) -> Result<WhyReport> {
     let name = &args.interface;
     let netlink = Netlink::open().context(|| "cannot open a netlink socket".into())?;
     let link = netlink.link(name).ok();
@@ -86,18 +86,21 @@ fn examine(args: &WhyArgs) -> Result<Report> {
             return Err(show::explain(name, error.into()));
         }
         (status, link) => {
-            return Ok(Report::of_interface(
+            return Ok(WhyReport::of_interface(
                 name,
                 absent(name, status, link.is_some()),
             ));
         }
     };
     let Some(link) = link else {
-        return Ok(Report::of_interface(name, absent(name, Ok(status), false)));
+        return Ok(WhyReport::of_interface(
+            name,
+            absent(name, Ok(status), false),
+        ));
     };
     let peers = match choose(&status, args) {
         Ok(peers) => peers,
-        Err(finding) => return Ok(Report::of_interface(name, finding)),
+        Err(finding) => return Ok(WhyReport::of_interface(name, finding)),
     };
     let host = HostState::look(netlink, link, &status);
     let seen: Vec<Evidence> = peers
@@ -105,7 +108,7 @@ fn examine(args: &WhyArgs) -> Result<Report> {
         .map(|peer| host.evidence(&status, peer, args.inside))
         .collect();
     let seen = attempt(args, &status, seen)?;
-    Ok(Report::new(&status, &seen))
+    Ok(WhyReport::new(&status, &seen))
 }
 
 /// The interface is not there, or nobody answers for it.

@@ -79,7 +79,7 @@ pub(crate) const FIELDS: &[(&str, &str)] = &[
 ];
 
 #[derive(Serialize)]
-pub(super) struct Report {
+pub(super) struct WhyReport {
     schema: u32,
     interface: String,
     pub(super) works: bool,
@@ -101,7 +101,7 @@ struct PeerReport {
     findings: Vec<Finding>,
 }
 
-impl Report {
+impl WhyReport {
     /// No peer could be looked at.
     pub(super) fn of_interface(name: &str, finding: Finding) -> Self {
         Self {
