@@ -245,7 +245,7 @@ struct Watching {
 struct Watched {
     interface: Weak<Interface>,
     events: Arc<Events>,
-    seen: Option<Seen>,
+    seen: Option<SeenReport>,
 }
 
 impl Looks {
@@ -336,14 +336,14 @@ impl Watched {
                     });
                 });
             }
-            None => self.seen = Some(Seen::new(&report)),
+            None => self.seen = Some(SeenReport::new(&report)),
         }
         true
     }
 }
 
 /// The last report.
-struct Seen {
+struct SeenReport {
     drops: BTreeMap<&'static str, DropCount>,
     offloads: BTreeMap<&'static str, bool>,
 }
@@ -355,7 +355,7 @@ struct DropCount {
     since: Option<(u64, Instant)>,
 }
 
-impl Seen {
+impl SeenReport {
     fn new(report: &EngineReport) -> Self {
         let drops = report.drops.iter().map(|&(reason, count)| {
             let dropping = DropCount { count, since: None };
@@ -437,7 +437,7 @@ mod tests {
         let mut lost = Offloads::ALL;
         lost.udp_gso = false;
         let start = Instant::now();
-        let mut seen = Seen::new(&report(5, Offloads::ALL));
+        let mut seen = SeenReport::new(&report(5, Offloads::ALL));
         let mut look = |tenths: u32, dropped, offloads| {
             let mut told = Vec::new();
             let now = start + Duration::from_millis(100) * tenths;

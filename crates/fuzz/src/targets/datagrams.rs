@@ -20,17 +20,17 @@ use std::time::Duration;
 struct Pair {
     now: Time,
     devices: [Device; 2],
-    seen: Vec<Seen>,
+    seen: Vec<SeenDatagram>,
     under_load: bool,
 }
 
 /// A datagram that the attacker saw.
-struct Seen {
+struct SeenDatagram {
     bytes: Vec<u8>,
     was_delivered: bool,
 }
 
-impl Seen {
+impl SeenDatagram {
     fn not_delivered(sent: Sent) -> Self {
         Self {
             bytes: sent.bytes,
@@ -69,7 +69,7 @@ impl Pair {
             let Some((host, sent)) = flying.pop() else {
                 break;
             };
-            self.seen.push(Seen {
+            self.seen.push(SeenDatagram {
                 bytes: sent.bytes.clone(),
                 was_delivered: true,
             });
@@ -86,14 +86,15 @@ impl Pair {
             flying.extend(answers.into_iter().map(|sent| (1 - host, sent)));
         }
         let left = flying.into_iter().map(|(_, sent)| sent);
-        self.seen.extend(left.map(Seen::not_delivered));
+        self.seen.extend(left.map(SeenDatagram::not_delivered));
     }
 
     fn wait(&mut self, time: Duration) {
         self.now = self.now + time;
         for device in &mut self.devices {
             let sent = drain(device, self.now);
-            self.seen.extend(sent.into_iter().map(Seen::not_delivered));
+            self.seen
+                .extend(sent.into_iter().map(SeenDatagram::not_delivered));
         }
     }
 }
@@ -237,7 +238,7 @@ pub(crate) fn run(input: &[u8]) {
 }
 
 /// What the attacker sends next.
-fn datagram(source: &mut Source<'_>, seen: &[Seen], target: u8) -> Vec<u8> {
+fn datagram(source: &mut Source<'_>, seen: &[SeenDatagram], target: u8) -> Vec<u8> {
     let how = source.u8();
     let length = usize::from(source.u8());
     // 1. Of its own making, or something that it saw.
@@ -292,7 +293,7 @@ fn datagram(source: &mut Source<'_>, seen: &[Seen], target: u8) -> Vec<u8> {
     //    changed at least here. The last 16 bytes of a handshake message authenticate nothing. Only
     //    mac1, before them, covers the sender's index, and anybody can compute that: who is the first
     //    may also have changed these two.
-    let known = |seen: &Seen| {
+    let known = |seen: &SeenDatagram| {
         let authenticated = match (bytes.first(), seen.was_delivered) {
             (Some(1 | 2), false) => 8..bytes.len().saturating_sub(32),
             (Some(1 | 2), true) => 0..bytes.len().saturating_sub(16),

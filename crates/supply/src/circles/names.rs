@@ -25,7 +25,7 @@ pub(super) struct Target {
 }
 
 /// Names that were looked at on the way, as they may lead in a circle.
-type Seen = HashSet<(Module, Vec<String>)>;
+type SeenPaths = HashSet<(Module, Vec<String>)>;
 
 impl Modules {
     pub(super) fn of(files: &BTreeMap<String, Source>) -> Self {
@@ -61,10 +61,10 @@ impl Modules {
 
     /// Where a path in this module leads; `None` if that is another crate.
     pub(super) fn find(&self, module: &[String], path: &[String]) -> Option<Target> {
-        self.follow(module, path, &mut Seen::new())
+        self.follow(module, path, &mut SeenPaths::new())
     }
 
-    fn follow(&self, module: &[String], path: &[String], seen: &mut Seen) -> Option<Target> {
+    fn follow(&self, module: &[String], path: &[String], seen: &mut SeenPaths) -> Option<Target> {
         if !seen.insert((module.to_vec(), path.to_vec())) {
             return None;
         }
