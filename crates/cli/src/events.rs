@@ -26,7 +26,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 const MAX_LINE: usize = 64 << 10;
 
 /// An interface that is listened to.
-pub(crate) struct Source {
+pub(crate) struct EventStream {
     stream: UnixStream,
     /// Read, and without a line end yet.
     begun: Vec<u8>,
@@ -42,7 +42,7 @@ pub(crate) fn events(args: &EventsArgs) -> Result<()> {
     }
     let mut sources = BTreeMap::new();
     if let Some(name) = &args.interface {
-        let source = status::listen(name).and_then(Source::new);
+        let source = status::listen(name).and_then(EventStream::new);
         let source = source.map_err(|error| show::explain(name, error.into()))?;
         sources.insert(name.clone(), source);
     }
@@ -80,12 +80,12 @@ pub(crate) fn events(args: &EventsArgs) -> Result<()> {
 }
 
 /// Listens to what is new. Interfaces of other implementations have no events.
-fn find(sources: &mut BTreeMap<String, Source>) -> Result<()> {
+fn find(sources: &mut BTreeMap<String, EventStream>) -> Result<()> {
     for name in show::names() {
         if sources.contains_key(&name) {
             continue;
         }
-        match status::listen(&name).and_then(Source::new) {
+        match status::listen(&name).and_then(EventStream::new) {
             Ok(source) => drop(sources.insert(name, source)),
             Err(error) if error.kind() == ErrorKind::PermissionDenied => {
                 return Err(show::explain(&name, error.into()));
@@ -96,7 +96,7 @@ fn find(sources: &mut BTreeMap<String, Source>) -> Result<()> {
     Ok(())
 }
 
-impl Source {
+impl EventStream {
     pub(crate) fn new(stream: UnixStream) -> std::io::Result<Self> {
         stream.set_nonblocking(true)?;
         let begun = Vec::new();

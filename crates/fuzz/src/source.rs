@@ -1,9 +1,9 @@
 //! Decisions out of the bytes of an input.
 
 /// Hands out the bytes of an input, then zeros.
-pub(crate) struct Source<'a>(&'a [u8]);
+pub(crate) struct InputBytes<'a>(&'a [u8]);
 
-impl<'a> Source<'a> {
+impl<'a> InputBytes<'a> {
     pub(crate) fn new(bytes: &'a [u8]) -> Self {
         Self(bytes)
     }

@@ -107,7 +107,7 @@ fn bind(path: &Path) -> io::Result<UnixListener> {
 
 /// The origin of a connection: an address, or a user of this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Source {
+enum ClientOrigin {
     Host(IpAddr),
     User(u32),
     Unknown,
@@ -117,7 +117,7 @@ enum Source {
 trait Stream: Read + Write + Send + Sync + Sized + 'static {
     fn set_timeouts(&self, timeout: Duration) -> io::Result<()>;
     fn end(&self, how: Shutdown) -> io::Result<()>;
-    fn source(&self) -> Source;
+    fn source(&self) -> ClientOrigin;
     fn copy(&self) -> io::Result<Self>;
 }
 
@@ -132,13 +132,14 @@ impl Stream for TcpStream {
     }
 
     /// An IPv6 host has as many addresses as it wants of its network.
-    fn source(&self) -> Source {
+    fn source(&self) -> ClientOrigin {
         let network = |ip: IpAddr| match ip.to_canonical() {
             IpAddr::V6(ip) => IpAddr::from((ip.to_bits() >> 64 << 64).to_be_bytes()),
             ip => ip,
         };
-        self.peer_addr()
-            .map_or(Source::Unknown, |addr| Source::Host(network(addr.ip())))
+        self.peer_addr().map_or(ClientOrigin::Unknown, |addr| {
+            ClientOrigin::Host(network(addr.ip()))
+        })
     }
 
     fn copy(&self) -> io::Result<Self> {
@@ -156,8 +157,9 @@ impl Stream for UnixStream {
         self.shutdown(how)
     }
 
-    fn source(&self) -> Source {
-        adit_io::peer(self.as_fd()).map_or(Source::Unknown, |(_, uid)| Source::User(uid))
+    fn source(&self) -> ClientOrigin {
+        adit_io::peer(self.as_fd())
+            .map_or(ClientOrigin::Unknown, |(_, uid)| ClientOrigin::User(uid))
     }
 
     fn copy(&self) -> io::Result<Self> {
@@ -183,7 +185,7 @@ struct Connections {
 
 struct Connection {
     number: u64,
-    source: Source,
+    source: ClientOrigin,
     /// Whether it has sent its request.
     is_heard: bool,
     /// Has its thread end soon.
@@ -192,7 +194,7 @@ struct Connection {
 
 impl Connections {
     /// Makes room for one more from there. False: that one has to go.
-    fn make_room(&mut self, newcomer: Source) -> bool {
+    fn make_room(&mut self, newcomer: ClientOrigin) -> bool {
         if self.threads >= THREADS {
             return false;
         }

@@ -120,8 +120,8 @@ fn a_crowd_that_says_nothing_keeps_no_client_out() {
 
 #[test]
 fn the_oldest_without_a_request_makes_room() {
-    let host = |n: u8| Source::Host([192, 0, 2, n].into());
-    let connections = |sources: &[(Source, bool)]| Connections {
+    let host = |n: u8| ClientOrigin::Host([192, 0, 2, n].into());
+    let connections = |sources: &[(ClientOrigin, bool)]| Connections {
         all: (0..)
             .zip(sources)
             .map(|(number, (source, is_heard))| Connection {
@@ -133,7 +133,7 @@ fn the_oldest_without_a_request_makes_room() {
             .collect(),
         ..Connections::default()
     };
-    let dropped = |sources: &[(Source, bool)], newcomer| {
+    let dropped = |sources: &[(ClientOrigin, bool)], newcomer| {
         let mut connections = connections(sources);
         let is_taken = connections.make_room(newcomer);
         let there = |number| connections.all.iter().any(|one| one.number == number);

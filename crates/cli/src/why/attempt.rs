@@ -10,7 +10,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::diagnose::concerns;
 use super::evidence::Evidence;
 use super::reach::reach;
-use crate::events::Source;
+use crate::events::EventStream;
 use crate::failure::Result;
 use crate::show;
 
@@ -23,7 +23,7 @@ const FRESH: u64 = 180;
 
 pub(super) struct Attempt {
     /// Absent where there are no events.
-    source: Option<Source>,
+    source: Option<EventStream>,
     events: Vec<EventJson>,
     /// The peers that have a new session, by key.
     sessions: BTreeSet<String>,
@@ -43,7 +43,7 @@ impl Attempt {
         say: impl Fn(String),
     ) -> Result<Self> {
         let mut attempt = Self::new(wait);
-        let listening = status::listen(name).and_then(Source::new);
+        let listening = status::listen(name).and_then(EventStream::new);
         attempt.source = Some(listening.map_err(|error| show::explain(name, error.into()))?);
         // Until it says so, nobody is told of what a request causes that is heard first.
         let start = Instant::now();

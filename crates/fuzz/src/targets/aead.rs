@@ -4,7 +4,7 @@ use adit_aead::{Kernel, Key, OpenJob, SealJob, TAG_LEN};
 use chacha20poly1305::ChaCha20Poly1305;
 use chacha20poly1305::aead::{AeadInOut, KeyInit};
 
-use crate::source::Source;
+use crate::source::InputBytes;
 
 struct Packet {
     key: usize,
@@ -18,7 +18,7 @@ struct Packet {
 }
 
 pub(crate) fn run(input: &[u8]) {
-    let mut source = Source::new(input);
+    let mut source = InputBytes::new(input);
     let keys: [[u8; 32]; 2] = [source.array(), source.array()];
     let mut packets = Vec::new();
     while !source.is_empty() && packets.len() < 70 {

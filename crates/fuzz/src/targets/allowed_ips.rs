@@ -6,10 +6,10 @@ use adit_proto::AllowedIps;
 use adit_proto::config::Cidr;
 
 use super::naive::Routes;
-use crate::source::Source;
+use crate::source::InputBytes;
 
 pub(crate) fn run(input: &[u8]) {
-    let mut source = Source::new(input);
+    let mut source = InputBytes::new(input);
     let (mut routes, mut naive) = (AllowedIps::default(), Routes::default());
     let mut snapshots = Vec::new();
     while !source.is_empty() {
@@ -40,7 +40,7 @@ pub(crate) fn run(input: &[u8]) {
 }
 
 /// Mostly zeros, so that blocks nest.
-fn address(source: &mut Source<'_>) -> IpAddr {
+fn address(source: &mut InputBytes<'_>) -> IpAddr {
     let (kind, bits, place) = (source.u8(), source.u8(), source.u8());
     match kind % 4 {
         0 => (u32::from(bits) << (place % 25)).to_be_bytes().into(),

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use adit_io::fuzzing;
 
-use crate::source::Source;
+use crate::source::InputBytes;
 
 /// What is understood: level, type and how long its payload is at least. From the kernel's headers.
 const IP: (i32, i32) = (0, 8);
@@ -18,7 +18,7 @@ const ERROR6: (i32, i32) = (41, 25);
 const KNOWN: [(i32, i32); 8] = [IP, IP6, TOS, TCLASS, GRO, OVERFLOW, ERROR, ERROR6];
 
 pub(crate) fn run(input: &[u8]) {
-    let mut source = Source::new(input);
+    let mut source = InputBytes::new(input);
     let control = if source.bool() {
         structured(&mut source)
     } else {
@@ -98,7 +98,7 @@ pub(crate) fn run(input: &[u8]) {
 }
 
 /// Well-formed messages of kinds that are understood, with lengths that may be wrong.
-fn structured(source: &mut Source<'_>) -> Vec<u8> {
+fn structured(source: &mut InputBytes<'_>) -> Vec<u8> {
     let mut control = Vec::new();
     for _ in 0..source.below(8) {
         let (level, kind) = KNOWN[source.below(KNOWN.len())];

@@ -7,7 +7,7 @@ use adit_proto::config::{
 };
 
 use super::naive::Routes;
-use crate::source::Source;
+use crate::source::InputBytes;
 use crate::world::{START, device, drain, private_key, public_key};
 
 /// What the device must be.
@@ -99,7 +99,7 @@ impl Model {
 }
 
 pub(crate) fn run(input: &[u8]) {
-    let mut source = Source::new(input);
+    let mut source = InputBytes::new(input);
     let (mut device, mut model) = (device(1), Model::default());
     while !source.is_empty() {
         let (change, key) = change(&mut source);
@@ -140,7 +140,7 @@ pub(crate) fn run(input: &[u8]) {
     }
 }
 
-fn change(source: &mut Source<'_>) -> (DeviceChange, Option<u8>) {
+fn change(source: &mut InputBytes<'_>) -> (DeviceChange, Option<u8>) {
     let flags = source.u8();
     let key = (flags & 1 != 0).then(|| source.u8() % 8);
     let private_key = key.map(|key| {

@@ -10,7 +10,7 @@ use blake2::digest::consts::U16;
 use blake2::digest::{Digest, FixedOutput, KeyInit, Update};
 use blake2::{Blake2s256, Blake2sMac};
 
-use crate::source::Source;
+use crate::source::InputBytes;
 use crate::world::{
     self, START, Sent, addr, attacker, device, drain, joined, packet, public_key, wall,
 };
@@ -205,7 +205,7 @@ fn state(number: u8) -> (Pair, usize) {
 }
 
 pub(crate) fn run(input: &[u8]) {
-    let mut source = Source::new(input);
+    let mut source = InputBytes::new(input);
     let choice = source.u8();
     let (mut pair, target) = state(choice);
     let under_load = source.bool();
@@ -238,7 +238,7 @@ pub(crate) fn run(input: &[u8]) {
 }
 
 /// What the attacker sends next.
-fn datagram(source: &mut Source<'_>, seen: &[SeenDatagram], target: u8) -> Vec<u8> {
+fn datagram(source: &mut InputBytes<'_>, seen: &[SeenDatagram], target: u8) -> Vec<u8> {
     let how = source.u8();
     let length = usize::from(source.u8());
     // 1. Of its own making, or something that it saw.

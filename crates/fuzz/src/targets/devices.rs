@@ -18,7 +18,7 @@ use adit_proto::{Device, NotOpened, NotSealed, Time};
 
 use super::naive::{Routes, word};
 use super::replay::Model as Window;
-use crate::source::Source;
+use crate::source::InputBytes;
 use crate::world::{
     START, addr, attacker, cidr, device, drain, joined, packet, private_key, public_key, state,
     wall,
@@ -63,7 +63,7 @@ struct World {
 }
 
 pub(crate) fn run(input: &[u8]) {
-    let mut source = Source::new(input);
+    let mut source = InputBytes::new(input);
     let mut world = World::new();
     for _ in 0..400 {
         if source.is_empty() {
@@ -102,7 +102,7 @@ impl World {
         }
     }
 
-    fn event(&mut self, source: &mut Source<'_>) {
+    fn event(&mut self, source: &mut InputBytes<'_>) {
         let what = source.u8();
         let host = usize::from(what >> 7);
         match what % 16 {
@@ -145,7 +145,7 @@ impl World {
     }
 
     /// One of the last datagrams.
-    fn pick(&self, source: &mut Source<'_>) -> usize {
+    fn pick(&self, source: &mut InputBytes<'_>) -> usize {
         self.sent
             .len()
             .wrapping_sub(1 + usize::from(source.u8()) % self.sent.len().max(1))
@@ -184,7 +184,7 @@ impl World {
     }
 
     /// An honest packet, from the TUN.
-    fn seal(&mut self, host: usize, source: &mut Source<'_>) {
+    fn seal(&mut self, host: usize, source: &mut InputBytes<'_>) {
         let (from, to, len) = (source.u8(), source.u8(), usize::from(source.u8()));
         let address = |byte: u8| [10, 0, byte >> 4 & 1, byte % 4];
         let text = packet(address(from), address(to), &vec![from; len]);
@@ -215,7 +215,7 @@ impl World {
     }
 
     /// A peer with keys that seals whatever it likes.
-    fn hostile(&mut self, host: usize, source: &mut Source<'_>) {
+    fn hostile(&mut self, host: usize, source: &mut InputBytes<'_>) {
         let text = source.piece(256);
         let now = self.now;
         let key = self.hosts[host].key;
@@ -343,7 +343,7 @@ impl World {
     }
 
     /// A datagram that was changed on its way, or made by somebody else.
-    fn forge(&mut self, source: &mut Source<'_>) {
+    fn forge(&mut self, source: &mut InputBytes<'_>) {
         let which = self.pick(source);
         let Some(datagram) = self.sent.get(which) else {
             return;
@@ -379,7 +379,7 @@ impl World {
         drain(&mut self.hosts[to].device, self.now);
     }
 
-    fn configure(&mut self, host: usize, source: &mut Source<'_>) {
+    fn configure(&mut self, host: usize, source: &mut InputBytes<'_>) {
         let now = self.now;
         let target = &mut self.hosts[host];
         let key = [1 - target.number, 3 - target.number, DECOY][source.below(3)];
@@ -456,7 +456,7 @@ impl World {
         for _ in 0..40 {
             for host in [0_u8, 1] {
                 let input = [host, 1 - host, 3];
-                self.seal(usize::from(host), &mut Source::new(&input));
+                self.seal(usize::from(host), &mut InputBytes::new(&input));
             }
             let mut which = 0;
             while which < self.sent.len() {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use adit_proto::{Device, Import, Time};
 
 use crate::mutate::Random;
-use crate::source::Source;
+use crate::source::InputBytes;
 use crate::world::{START, addr, device, drain, joined, wall};
 
 /// Changes of good records, at most.
@@ -66,7 +66,7 @@ fn good() -> &'static [Vec<u8>] {
 }
 
 pub(crate) fn run(input: &[u8]) {
-    let mut source = Source::new(input);
+    let mut source = InputBytes::new(input);
     let now = START + Duration::from_secs(200);
     let mut records = match source.bool() {
         true => good().to_vec(),
@@ -108,7 +108,7 @@ pub(crate) fn run(input: &[u8]) {
     }
 }
 
-fn change(records: &mut Vec<Vec<u8>>, source: &mut Source<'_>) {
+fn change(records: &mut Vec<Vec<u8>>, source: &mut InputBytes<'_>) {
     let at = source.below(records.len().min(256));
     match source.below(8) {
         0 => drop(records.remove(at)),

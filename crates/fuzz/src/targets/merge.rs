@@ -5,13 +5,13 @@ use std::collections::HashMap;
 use adit_offload::{Coalescer, Frame, GSO_NONE, Merged, Span, VNET_HDR_LEN};
 
 use super::naive::{parts, pseudo, sum, word};
-use crate::source::Source;
+use crate::source::InputBytes;
 
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 
 pub(crate) fn run(input: &[u8]) {
-    let mut source = Source::new(input);
+    let mut source = InputBytes::new(input);
     let kinds = source.u8();
     let mut coalescer = Coalescer::new(true, true);
     coalescer.merge_only(|kind| match kind {
@@ -143,7 +143,7 @@ fn essence(packet: &[u8], depth: u8) -> Vec<u8> {
 }
 
 /// Packets of a few flows, which follow each other but for what the input changes.
-fn stream(source: &mut Source<'_>) -> Vec<(u32, Vec<u8>)> {
+fn stream(source: &mut InputBytes<'_>) -> Vec<(u32, Vec<u8>)> {
     let mut flows: Vec<Flow> = (0..8).map(Flow::new).collect();
     let mut packets = Vec::new();
     for _ in 0..source.u8() {
@@ -200,7 +200,7 @@ impl Flow {
         }
     }
 
-    fn next(&mut self, source: &mut Source<'_>, quirk: u8) -> Vec<u8> {
+    fn next(&mut self, source: &mut InputBytes<'_>, quirk: u8) -> Vec<u8> {
         let mut flags = 0x10;
         let mut payload = self.size;
         match quirk & 0x3f {

@@ -1,9 +1,9 @@
 //! What the kernel says over netlink and in its log. It is trusted, but newer than this program.
 
-use crate::source::Source;
+use crate::source::InputBytes;
 
 pub(crate) fn run(input: &[u8]) {
-    let mut source = Source::new(input);
+    let mut source = InputBytes::new(input);
     let bytes = if source.bool() {
         structured(&mut source)
     } else {
@@ -14,7 +14,7 @@ pub(crate) fn run(input: &[u8]) {
 }
 
 /// Well-formed headers of messages that are understood.
-fn structured(source: &mut Source<'_>) -> Vec<u8> {
+fn structured(source: &mut InputBytes<'_>) -> Vec<u8> {
     // NLMSG_ERROR, NLMSG_DONE; links, addresses, routes, rules: new and gone.
     const KINDS: [u16; 10] = [2, 3, 16, 17, 20, 21, 24, 25, 32, 33];
     let mut bytes = Vec::new();

@@ -7,7 +7,7 @@ use std::time::Duration;
 use adit_proto::wire::{self, DatagramKind};
 use adit_proto::{Device, NotOpened, Time};
 
-use crate::source::Source;
+use crate::source::InputBytes;
 use crate::world::{START, addr, device, drain, joined, packet, public_key, wall};
 
 /// So few that no session grows too old because all messages of its rekeys were lost.
@@ -44,7 +44,7 @@ struct World {
 }
 
 pub(crate) fn run(input: &[u8]) {
-    let mut source = Source::new(input);
+    let mut source = InputBytes::new(input);
     let mut world = World::new();
     for _ in 0..EVENTS {
         if source.is_empty() {

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use adit_proto::ReplayWindow;
 use adit_proto::limits::{REJECT_AFTER_MESSAGES, WINDOW_PACKETS};
 
-use crate::source::Source;
+use crate::source::InputBytes;
 
 /// Remembers everything.
 #[derive(Default)]
@@ -26,7 +26,7 @@ impl Model {
 }
 
 pub(crate) fn run(input: &[u8]) {
-    let mut source = Source::new(input);
+    let mut source = InputBytes::new(input);
     let (mut window, mut model) = (ReplayWindow::new(), Model::default());
     let mut at = 0_u64;
     while !source.is_empty() {

@@ -11,13 +11,13 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use adit_io::fuzzing::Requests;
 
-use crate::source::Source;
+use crate::source::InputBytes;
 
 /// Names that several requests are about, so that one finds what the other made.
 const NAMES: [&[u8]; 6] = [b"wg0", b"wg1", b"..", b"a/b", b"0123456789abcde", b"x\xff"];
 
 pub(crate) fn run(input: &[u8]) {
-    let mut source = Source::new(input);
+    let mut source = InputBytes::new(input);
     let folder = Folder::new();
     let own = folder.0.join("own");
     let mut requests = Requests::new(&own);
@@ -41,7 +41,7 @@ pub(crate) fn run(input: &[u8]) {
 }
 
 /// A request that may be one about the files of an interface: kind, what it says, and a name.
-fn about_a_file(source: &mut Source<'_>) -> Vec<u8> {
+fn about_a_file(source: &mut InputBytes<'_>) -> Vec<u8> {
     let mut bytes = vec![13, source.u8() % 16];
     let more = source.below(3);
     bytes.extend(source.take(more).iter().map(|byte| byte % 4));

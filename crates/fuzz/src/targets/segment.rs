@@ -7,7 +7,7 @@ use adit_offload::{
 };
 
 use super::naive::{parts, pseudo, sum, word};
-use crate::source::Source;
+use crate::source::InputBytes;
 
 const TCP: u8 = 6;
 const UDP: u8 = 17;
@@ -15,7 +15,7 @@ const UDP: u8 = 17;
 const LOOKED_AT: usize = 8;
 
 pub(crate) fn run(input: &[u8]) {
-    let mut source = Source::new(input);
+    let mut source = InputBytes::new(input);
     let bytes = match source.u8() % 4 {
         0 => source.rest().to_vec(),
         how => structured(&mut source, how == 3),
@@ -171,7 +171,7 @@ fn inner_plain(made: &[u8], inner: usize) -> bool {
 }
 
 /// A frame whose headers fit together, but for what the input changes.
-fn structured(source: &mut Source<'_>, tunnel: bool) -> Vec<u8> {
+fn structured(source: &mut InputBytes<'_>, tunnel: bool) -> Vec<u8> {
     let payload = usize::from(source.u16()) % 9000;
     let mut size = source.u16() % 2000;
     if size == 0 {
@@ -236,7 +236,7 @@ fn structured(source: &mut Source<'_>, tunnel: bool) -> Vec<u8> {
     bytes
 }
 
-fn transport(source: &mut Source<'_>, tcp: bool, body: &[u8]) -> Vec<u8> {
+fn transport(source: &mut InputBytes<'_>, tcp: bool, body: &[u8]) -> Vec<u8> {
     let ports = source.array::<4>();
     let mut l4 = ports.to_vec();
     if tcp {
@@ -253,7 +253,7 @@ fn transport(source: &mut Source<'_>, tcp: bool, body: &[u8]) -> Vec<u8> {
     l4
 }
 
-fn ip(source: &mut Source<'_>, v6: bool, protocol: u8, l4: &[u8]) -> Vec<u8> {
+fn ip(source: &mut InputBytes<'_>, v6: bool, protocol: u8, l4: &[u8]) -> Vec<u8> {
     let field = |len: usize| u16::try_from(len).unwrap_or(0).to_be_bytes();
     let mut packet = if v6 {
         let [tos, label, hops] = source.array();

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::names::Modules;
-use super::source::Source;
+use super::source::SourceFile;
 
 /// An import: the line, and what it names.
 type Edge = (usize, String);
@@ -13,11 +13,11 @@ pub(super) struct Graph<'a>(BTreeMap<&'a str, BTreeMap<String, Edge>>);
 
 impl<'a> Graph<'a> {
     /// Of these files of a crate.
-    pub(super) fn of(files: &'a BTreeMap<String, Source>) -> Self {
+    pub(super) fn of(files: &'a BTreeMap<String, SourceFile>) -> Self {
         let modules = Modules::of(files);
         let tests: Vec<_> = files.values().flat_map(|it| &it.tests).collect();
-        let is_test = |it: &Source| tests.iter().any(|test| it.module.starts_with(test));
-        let of_file = |(name, source): (&'a String, &Source)| {
+        let is_test = |it: &SourceFile| tests.iter().any(|test| it.module.starts_with(test));
+        let of_file = |(name, source): (&'a String, &SourceFile)| {
             (name.as_str(), imports(name, source, &modules))
         };
         let product = files.iter().filter(|(_, source)| !is_test(source));
@@ -56,7 +56,7 @@ impl<'a> Graph<'a> {
 }
 
 /// What a file imports.
-fn imports(name: &str, source: &Source, modules: &Modules) -> BTreeMap<String, Edge> {
+fn imports(name: &str, source: &SourceFile, modules: &Modules) -> BTreeMap<String, Edge> {
     let mut edges = BTreeMap::new();
     // What it only hands on, by the name that it has here.
     let mut handed_on = HashMap::new();

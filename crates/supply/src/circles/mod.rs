@@ -23,7 +23,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use graph::Graph;
-use source::Source;
+use source::SourceFile;
 
 /// The crates of the product.
 const CRATES: [&str; 11] = [
@@ -46,7 +46,11 @@ pub(crate) fn mistakes(root: &Path) -> Result<Vec<String>, String> {
 }
 
 /// The files below a folder that are no tests, by their paths from there.
-fn read(folder: &Path, within: &str, files: &mut BTreeMap<String, Source>) -> Result<(), String> {
+fn read(
+    folder: &Path,
+    within: &str,
+    files: &mut BTreeMap<String, SourceFile>,
+) -> Result<(), String> {
     let failed = |error| format!("{}: {error}", folder.display());
     for entry in std::fs::read_dir(folder).map_err(failed)? {
         let path = entry.map_err(failed)?.path();
@@ -60,7 +64,7 @@ fn read(folder: &Path, within: &str, files: &mut BTreeMap<String, Source>) -> Re
             let text = std::fs::read_to_string(&path);
             let text = text.map_err(|error| format!("{}: {error}", path.display()))?;
             let name = format!("{within}{name}");
-            let source = Source::parse(&name, &text);
+            let source = SourceFile::parse(&name, &text);
             files.insert(name, source);
         }
     }

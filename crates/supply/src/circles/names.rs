@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use super::source::{Module, Source};
+use super::source::{Module, SourceFile};
 
 /// What a module has.
 #[derive(Default)]
@@ -28,7 +28,7 @@ pub(super) struct Target {
 type SeenPaths = HashSet<(Module, Vec<String>)>;
 
 impl Modules {
-    pub(super) fn of(files: &BTreeMap<String, Source>) -> Self {
+    pub(super) fn of(files: &BTreeMap<String, SourceFile>) -> Self {
         let mut all: HashMap<Module, Names> = HashMap::new();
         for (file, source) in files {
             for module in std::iter::once(&source.module).chain(&source.inline) {

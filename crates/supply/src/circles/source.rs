@@ -16,7 +16,7 @@ fn module_of(name: &str) -> Module {
 
 /// What a file has, with the module in which it stands.
 #[derive(Debug, Default)]
-pub(super) struct Source {
+pub(super) struct SourceFile {
     /// The module that the file is.
     pub(super) module: Module,
     /// Modules that stand in the file.
@@ -161,12 +161,12 @@ struct Reader<'a> {
     at: usize,
     /// The braces that are open: the module of each, if it is one.
     open: Vec<Option<String>>,
-    source: Source,
+    source: SourceFile,
     /// The module that is read now.
     module: Module,
 }
 
-impl Source {
+impl SourceFile {
     /// The file of this path below `src`.
     pub(super) fn parse(name: &str, text: &str) -> Self {
         let module = module_of(name);

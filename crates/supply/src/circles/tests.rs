@@ -1,12 +1,12 @@
 use std::collections::BTreeMap;
 
 use super::graph::Graph;
-use super::source::Source;
+use super::source::SourceFile;
 use super::*;
 
 /// The circles of a crate with these files: their names, joined.
 fn circles(files: &[(&str, &str)]) -> Vec<String> {
-    let parsed = |(name, text): &(&str, &str)| ((*name).to_owned(), Source::parse(name, text));
+    let parsed = |(name, text): &(&str, &str)| ((*name).to_owned(), SourceFile::parse(name, text));
     let files: BTreeMap<_, _> = files.iter().map(parsed).collect();
     let graph = Graph::of(&files);
     let circles = graph.circles();
@@ -24,7 +24,7 @@ fn two_files_that_import_each_other_are_a_circle_with_both_lines() {
         ),
     ];
     assert_eq!(circles(&files), ["a.rs b.rs"]);
-    let parsed = |(name, text): (&str, &str)| (name.to_owned(), Source::parse(name, text));
+    let parsed = |(name, text): (&str, &str)| (name.to_owned(), SourceFile::parse(name, text));
     let files = BTreeMap::from(files.map(parsed));
     let graph = Graph::of(&files);
     assert_eq!(
@@ -96,7 +96,7 @@ fn a_name_is_followed_to_the_file_in_which_it_stands() {
 #[test]
 fn super_and_nested_trees_are_understood() {
     let source = "use a::{b::{c, d as e}, self}; use super::super::x::*; use self::y;";
-    let source = Source::parse("m/n.rs", source);
+    let source = SourceFile::parse("m/n.rs", source);
     let found: Vec<_> = source
         .uses
         .iter()
@@ -165,6 +165,6 @@ fn comments_strings_and_lifetimes_do_not_count() {
         ])
         .is_empty()
     );
-    let line = Source::parse("a.rs", a).paths.last().map(|it| it.line);
+    let line = SourceFile::parse("a.rs", a).paths.last().map(|it| it.line);
     assert_eq!(line, Some(8));
 }

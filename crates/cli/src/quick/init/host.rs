@@ -17,7 +17,7 @@ use crate::networks::overlap;
 use crate::quick::defaults;
 
 /// Something that has addresses.
-enum Source {
+enum AddressOwner {
     /// A route or an address of the interface with this index; a route may have none.
     Interface(u32),
     Route,
@@ -27,7 +27,7 @@ enum Source {
 /// This host, as far as a new tunnel concerns it.
 pub(super) struct ThisHost {
     /// Private networks that are taken, and by what.
-    taken: Vec<(Cidr, Source)>,
+    taken: Vec<(Cidr, AddressOwner)>,
     /// Ports of tunnels that may be down now.
     ports: BTreeMap<u16, PathBuf>,
     /// Names of interfaces.
@@ -53,14 +53,16 @@ impl ThisHost {
         };
         for family in Family::BOTH {
             for route in netlink.routes(family).context(failed)? {
-                let source = route.oif.map_or(Source::Route, Source::Interface);
+                let source = route
+                    .oif
+                    .map_or(AddressOwner::Route, AddressOwner::Interface);
                 let (ip, len) = route.destination;
                 host.take(Cidr::new(ip, len), source);
             }
         }
         for address in netlink.addresses().context(failed)? {
             let block = Cidr::new(address.ip, address.prefix_len);
-            host.take(block, Source::Interface(address.ifindex));
+            host.take(block, AddressOwner::Interface(address.ifindex));
             host.has_v6 |= matches!(address.ip, IpAddr::V6(ip) if !ip.is_loopback() && !ip.is_unicast_link_local());
         }
         // Without the sysctl there is no IPv6; new interfaces get what `default` says.
@@ -90,18 +92,18 @@ impl ThisHost {
             }
             for address in &config.interface.addresses {
                 let block = Cidr::new(address.ip, address.prefix_len);
-                self.take(block, Source::File(path.clone()));
+                self.take(block, AddressOwner::File(path.clone()));
             }
             for change in config.peers.iter().flat_map(|peer| &peer.allowed_ips) {
                 if let AllowedIpChange::Add(block) = change {
-                    self.take(Some(*block), Source::File(path.clone()));
+                    self.take(Some(*block), AddressOwner::File(path.clone()));
                 }
             }
         }
     }
 
     /// Takes a network out of the choice. There may be a million routes, few of them private.
-    fn take(&mut self, block: Option<Cidr>, source: Source) {
+    fn take(&mut self, block: Option<Cidr>, source: AddressOwner) {
         let counts = |block: &Cidr| choose::is_taking(*block) && choose::has_private(*block);
         self.taken
             .extend(block.filter(counts).map(|block| (block, source)));
@@ -158,14 +160,14 @@ impl ThisHost {
         Ok(networks.to_vec())
     }
 
-    fn name(&self, source: &Source) -> String {
+    fn name(&self, source: &AddressOwner) -> String {
         match source {
-            Source::Interface(index) => match self.links.get(index) {
+            AddressOwner::Interface(index) => match self.links.get(index) {
                 Some(name) => format!("the interface {name}"),
                 None => "an interface".to_owned(),
             },
-            Source::Route => "a route".to_owned(),
-            Source::File(path) => path.display().to_string(),
+            AddressOwner::Route => "a route".to_owned(),
+            AddressOwner::File(path) => path.display().to_string(),
         }
     }
 
