@@ -9,7 +9,7 @@ use adit_ctl::status::{AllowanceJson, InterfaceJson};
 use adit_ctl::text::{printable_json, printable_lines};
 use serde::Serialize;
 
-use super::roster::{Entry, Roster, State, is_missing, quoted};
+use super::roster::{Entry, PeerActivity, Roster, is_missing, quoted};
 use crate::cli::{self, ConfArgs, PeerSort, PeersArgs, ShowPeerArgs};
 use crate::failure::{Context, Failure, Result, bail, say};
 use crate::show::{self, now};
@@ -107,7 +107,7 @@ pub(super) struct Shown {
     pub(super) name: Option<String>,
     allowed_ips: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) state: Option<State>,
+    pub(super) state: Option<PeerActivity>,
     pub(super) in_file: bool,
     pub(super) in_interface: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -278,7 +278,7 @@ impl Roster {
                 entry.name.as_deref().unwrap_or("-"),
                 &entry.short_key(),
                 &addresses(entry),
-                entry.state(now).map_or("-", State::name),
+                entry.state(now).map_or("-", PeerActivity::name),
                 &view::age(entry.handshake(), now),
                 &amount(|(rx, _)| rx),
                 &amount(|(_, tx)| tx),
@@ -303,10 +303,13 @@ impl Roster {
             several => format!("{several} peers"),
         };
         let mut out = match self.runs {
-            true => format!("{name}: {peers}, {} connected", count(State::Connected)),
+            true => format!(
+                "{name}: {peers}, {} connected",
+                count(PeerActivity::Connected)
+            ),
             false => format!("{name}: {peers}"),
         };
-        match count(State::Disabled) {
+        match count(PeerActivity::Disabled) {
             0 => {}
             disabled => _ = write!(out, ", {disabled} disabled"),
         }

@@ -61,7 +61,7 @@ pub(super) struct Entry {
 /// Whether a peer uses the tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum State {
+pub(super) enum PeerActivity {
     /// It has a session.
     Connected,
     /// It had one.
@@ -76,7 +76,7 @@ pub(super) enum State {
     OverQuota,
 }
 
-impl State {
+impl PeerActivity {
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Connected => "connected",
@@ -349,20 +349,20 @@ impl Entry {
     }
 
     /// `None` if neither the interface has it nor is it disabled.
-    pub(super) fn state(&self, now: u64) -> Option<State> {
+    pub(super) fn state(&self, now: u64) -> Option<PeerActivity> {
         let Some(peer) = &self.running else {
-            return (self.is_disabled && !self.is_enabled).then_some(State::Disabled);
+            return (self.is_disabled && !self.is_enabled).then_some(PeerActivity::Disabled);
         };
         match self.allowance.as_ref().map(|it| it.access.as_str()) {
-            Some("expired") => return Some(State::Expired),
-            Some("over_quota") => return Some(State::OverQuota),
+            Some("expired") => return Some(PeerActivity::Expired),
+            Some("over_quota") => return Some(PeerActivity::OverQuota),
             _ => {}
         }
         let is_lost = matches!(peer.state.as_deref(), Some("silent" | "gone"));
         Some(match peer.latest_handshake {
-            None => State::Never,
-            Some(at) if now.saturating_sub(at) < SESSION && !is_lost => State::Connected,
-            Some(_) => State::Idle,
+            None => PeerActivity::Never,
+            Some(at) if now.saturating_sub(at) < SESSION && !is_lost => PeerActivity::Connected,
+            Some(_) => PeerActivity::Idle,
         })
     }
 

@@ -128,15 +128,23 @@ fn a_state_says_whether_a_peer_has_a_session() {
         running(4, &[], None),
     ];
     let all = roster(&off, Some(peers));
-    let states: Vec<Option<State>> = all.peers.iter().map(|it| it.state(1000)).collect();
-    let [connected, idle, never] = [State::Connected, State::Idle, State::Never].map(Some);
+    let states: Vec<Option<PeerActivity>> = all.peers.iter().map(|it| it.state(1000)).collect();
+    let [connected, idle, never] = [
+        PeerActivity::Connected,
+        PeerActivity::Idle,
+        PeerActivity::Never,
+    ]
+    .map(Some);
     assert_eq!(
         states,
-        [connected, idle, idle, never, Some(State::Disabled)]
+        [connected, idle, idle, never, Some(PeerActivity::Disabled)]
     );
     let stopped = roster(&off, None);
-    let states: Vec<Option<State>> = stopped.peers.iter().map(|it| it.state(1000)).collect();
-    assert_eq!(states, [None, None, None, None, Some(State::Disabled)]);
+    let states: Vec<Option<PeerActivity>> = stopped.peers.iter().map(|it| it.state(1000)).collect();
+    assert_eq!(
+        states,
+        [None, None, None, None, Some(PeerActivity::Disabled)]
+    );
 }
 
 #[test]

@@ -44,7 +44,7 @@ const LOST: Duration = Duration::from_secs(600);
 
 /// The resolver: looks up the names of a process's interfaces.
 pub(super) struct Resolver {
-    state: Mutex<State>,
+    state: Mutex<ResolverState>,
     /// To the other process; `None` if it could not be started.
     socket: Option<OwnedFd>,
     /// Names are to be looked up again, also in a process that goes on for this one.
@@ -54,7 +54,7 @@ pub(super) struct Resolver {
 }
 
 #[derive(Default)]
-struct State {
+struct ResolverState {
     peers: BTreeMap<(String, PublicKey), Named>,
     hosts: BTreeMap<String, ResolvedName>,
     /// The marks of interfaces that have one.
@@ -87,7 +87,7 @@ fn with_port(addrs: &[SocketAddr], port: u16) -> Vec<SocketAddr> {
     addrs.iter().map(with).collect()
 }
 
-impl State {
+impl ResolverState {
     fn tell(&self, key: &(String, PublicKey), named: &Named) {
         if let Some(interface) = named.interface.upgrade() {
             let host = self.hosts.get(&named.endpoint.host);
@@ -281,7 +281,7 @@ impl Resolver {
     }
 
     /// There is something to do, perhaps.
-    fn start_thread(self: &Arc<Self>, state: &mut State) {
+    fn start_thread(self: &Arc<Self>, state: &mut ResolverState) {
         let is_possible = self.socket.is_some() && !state.is_lost;
         if !state.runs && !state.peers.is_empty() && is_possible {
             let this = Arc::clone(self);
@@ -346,7 +346,7 @@ impl Resolver {
         let Ok(mut state) = self.state.try_lock() else {
             return;
         };
-        let State { peers, hosts, .. } = &mut *state;
+        let ResolverState { peers, hosts, .. } = &mut *state;
         let named = peers.get(&(name.to_owned(), *peer));
         if let Some(host) = named.and_then(|named| hosts.get_mut(&named.endpoint.host)) {
             host.hurry(Instant::now());
@@ -452,7 +452,7 @@ impl Resolver {
         let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, ResolverState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -6,8 +6,8 @@ fn peer(n: u8) -> (String, PublicKey) {
 }
 
 /// Peers at `hostN:1`.
-fn state(now: Instant, count: u8) -> State {
-    let mut state = State::default();
+fn state(now: Instant, count: u8) -> ResolverState {
+    let mut state = ResolverState::default();
     for n in 0..count {
         let host = format!("host{n}");
         state.hosts.insert(host.clone(), ResolvedName::new(now));
@@ -120,7 +120,7 @@ fn the_mark_of_the_interface_goes_with_a_request() {
 }
 
 /// A resolver with these things to do, and the other process's end of its socket.
-fn resolver(state: State) -> (Arc<Resolver>, OwnedFd) {
+fn resolver(state: ResolverState) -> (Arc<Resolver>, OwnedFd) {
     let flags = SocketFlags::CLOEXEC;
     let pair = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
     let (ours, theirs) = pair.unwrap();
@@ -163,7 +163,7 @@ fn a_thread_that_has_panicked_is_started_again() {
     // The other process ends, and so does the thread; there is no use in another one.
     drop(theirs);
     wait_until(|| !resolver.state().runs);
-    *resolver.state() = State {
+    *resolver.state() = ResolverState {
         is_lost: true,
         ..state(now, 1)
     };
