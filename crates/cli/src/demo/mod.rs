@@ -31,7 +31,7 @@ use crate::failure::{Result, bail};
 use hosts::HostPair;
 use progress::Progress;
 use report::{DemoReport, PathReport};
-use traffic::{Pinger, Stream};
+use traffic::{Pinger, TestStream};
 use tunnel::DemoTunnel;
 
 const MAX_LOST_PINGS: usize = 10;
@@ -110,7 +110,7 @@ fn measure_way(
 ) -> Result<PathReport> {
     let name = way.name;
     let round_trips = ping(way, &pair.left, progress)?;
-    let stream = Stream::start(&pair.left, &pair.right, way.at)?;
+    let stream = TestStream::start(&pair.left, &pair.right, way.at)?;
     thread::sleep(WARM_UP);
 
     let cpu = || way.tunnel.map(DemoTunnel::cpu_time).transpose();

@@ -18,13 +18,13 @@ use crate::failure::{Context, Result};
 const CHUNK: usize = 512 * 1024;
 
 /// A TCP stream from one host to another, running until dropped.
-pub(super) struct Stream {
+pub(super) struct TestStream {
     received: Arc<AtomicU64>,
     socket: TcpStream,
     threads: Vec<JoinHandle<()>>,
 }
 
-impl Stream {
+impl TestStream {
     /// Listens at `to`'s address `at` and connects there from `from`.
     pub(super) fn start(from: &Host, to: &Host, at: Ipv4Addr) -> Result<Self> {
         let received = Arc::new(AtomicU64::new(0));
@@ -52,7 +52,7 @@ impl Stream {
     }
 }
 
-impl Drop for Stream {
+impl Drop for TestStream {
     fn drop(&mut self) {
         // Both ends see it: the sender's write fails, the receiver reads the end.
         let _ = self.socket.shutdown(Shutdown::Both);
