@@ -99,7 +99,7 @@ fn take_all(
     }
     channel.tell(MessageKind::Complete, &())?;
     let () = channel.hear(MessageKind::Go)?;
-    for Taken { interface, .. } in &taken {
+    for TakenInterface { interface, .. } in &taken {
         interface.resume(Resume::AsItWas);
     }
     // Whether the old process is still there or not: it will not go on.
@@ -107,7 +107,7 @@ fn take_all(
     drop(raised);
     let mut tuns = Vec::new();
     for one in taken {
-        let Taken {
+        let TakenInterface {
             interface,
             tun,
             prepared,
@@ -237,7 +237,7 @@ fn prepare(process: &ServingProcess, offered: &Offered, mut fds: Vec<OwnedFd>) -
 }
 
 /// An interface that is to resume.
-struct Taken {
+struct TakenInterface {
     interface: Arc<Interface>,
     tun: Arc<Tun>,
     prepared: Prepared,
@@ -250,7 +250,7 @@ fn take_state(
     channel: &mut Channel,
     (mut prepared, listeners): Ready,
     until: Instant,
-) -> Result<Taken> {
+) -> Result<TakenInterface> {
     let failed = {
         let name = prepared.name.clone();
         move || format!("cannot go on with {name}")
@@ -287,7 +287,7 @@ fn take_state(
         &state.interface(),
         sockets,
     );
-    Ok(Taken {
+    Ok(TakenInterface {
         interface: Arc::new(taken.context(&failed)?),
         tun,
         prepared,
