@@ -286,7 +286,7 @@ impl Server {
     fn send(
         &self,
         stream: &mut impl Stream,
-        wanted: Wanted,
+        wanted: AnswerForm,
         document: &DocumentWriter,
     ) -> io::Result<()> {
         let until = Instant::now() + PATIENCE;
@@ -400,7 +400,7 @@ fn read_head(stream: &mut impl Stream) -> io::Result<Vec<u8>> {
 
 /// How the document is wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Wanted {
+struct AnswerForm {
     /// It is not wanted by HEAD.
     has_body: bool,
     in_chunks: bool,
@@ -410,7 +410,7 @@ struct Wanted {
 const MISDIRECTED: &str = "421 Misdirected Request";
 
 /// How the document is wanted, or what is wrong with the request.
-fn request(head: &[u8], hosts: &Hosts) -> std::result::Result<Wanted, &'static str> {
+fn request(head: &[u8], hosts: &Hosts) -> std::result::Result<AnswerForm, &'static str> {
     if head.is_empty() {
         return Err("431 Request Header Fields Too Large");
     }
@@ -437,7 +437,7 @@ fn request(head: &[u8], hosts: &Hosts) -> std::result::Result<Wanted, &'static s
     }
     let path = target.and_then(|target| target.split('?').next());
     match (method, path) {
-        (Some(method @ ("GET" | "HEAD")), Some("/metrics")) => Ok(Wanted {
+        (Some(method @ ("GET" | "HEAD")), Some("/metrics")) => Ok(AnswerForm {
             has_body: method == "GET",
             in_chunks: version != Some("HTTP/1.0"),
         }),

@@ -6,7 +6,7 @@ use super::*;
 #[test]
 fn only_the_document_can_be_got() {
     let wanted = |has_body, in_chunks| {
-        Ok(Wanted {
+        Ok(AnswerForm {
             has_body,
             in_chunks,
         })

@@ -4,7 +4,7 @@ use adit_netlink::RouteLookup;
 use super::*;
 use crate::why::beyond;
 use crate::why::clock::wrong_clock;
-use crate::why::evidence::{Inside, Wanted};
+use crate::why::evidence::{Inside, WantedAddress};
 use crate::why::other_end::{OtherEnd, Us};
 
 const KEY: &str = "xTIBA5rboUvnH4htodjb6e697QjLERt1NAB4mZqp8Dg=";
@@ -234,7 +234,7 @@ fn what_is_silent_behind_a_peer_is_not_its_allowed_ips() {
     let mut seen = silent();
     seen.session = true;
     let to = "10.3.0.2".parse().unwrap();
-    seen.wanted = Some(Wanted {
+    seen.wanted = Some(WantedAddress {
         to,
         owner: Some(KEY.into()),
         elsewhere: None,
@@ -278,7 +278,7 @@ fn an_address_that_goes_elsewhere_says_nothing_of_the_tunnel() {
         (Some(KEY.to_owned()), Some(None), true),
         (None, None, true),
     ] {
-        seen.wanted = Some(Wanted {
+        seen.wanted = Some(WantedAddress {
             to,
             owner,
             elsewhere,

@@ -38,7 +38,7 @@ pub(crate) struct Inside {
 
 /// An address that is to be tried inside.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Wanted {
+pub(crate) struct WantedAddress {
     pub(crate) to: IpAddr,
     /// The key of the peer that is sent what is for it.
     pub(crate) owner: Option<String>,
@@ -136,7 +136,7 @@ pub(crate) struct Evidence {
     pub(crate) outside: Option<PortReply>,
     pub(crate) inside: Option<Inside>,
     /// The address that the user wants to be tried.
-    pub(crate) wanted: Option<Wanted>,
+    pub(crate) wanted: Option<WantedAddress>,
     /// The first address of the interface's network, if the peer is sent what is for it.
     pub(crate) first: Option<IpAddr>,
     /// Whether the peer itself answered, where another host was asked for.
@@ -217,7 +217,7 @@ impl HostState {
         let is_sent_there = |to: &IpAddr| {
             owner(*to).as_ref() == Some(&peer.public_key) && self.elsewhere(*to).is_none()
         };
-        seen.wanted = wanted.map(|to| Wanted {
+        seen.wanted = wanted.map(|to| WantedAddress {
             to,
             owner: owner(to),
             elsewhere: self.elsewhere(to),

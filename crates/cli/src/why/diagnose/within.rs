@@ -9,7 +9,7 @@ use crate::why::beyond;
 use crate::why::causes::Certainty::{Certain, Likely, Possible};
 use crate::why::causes::{Cause, Finding, overhead};
 use crate::why::chains::Dropping;
-use crate::why::evidence::{Evidence, Inside, Wanted};
+use crate::why::evidence::{Evidence, Inside, WantedAddress};
 use crate::why::reach::PortReply;
 
 /// Whether packets pass through the tunnel.
@@ -149,7 +149,7 @@ pub(super) fn routed(seen: &Evidence, found: &mut Vec<Finding>) {
             "wg show {name} allowed-ips"
             "wg set {name} peer {key} allowed-ips ADDRESS/32"));
     }
-    if let Some(Wanted {
+    if let Some(WantedAddress {
         to,
         owner,
         elsewhere,
