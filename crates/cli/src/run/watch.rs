@@ -237,12 +237,12 @@ pub(super) struct Looks {
 
 #[derive(Default)]
 struct Watching {
-    interfaces: Vec<Watched>,
+    interfaces: Vec<WatchedInterface>,
     /// The thread runs.
     runs: bool,
 }
 
-struct Watched {
+struct WatchedInterface {
     interface: Weak<Interface>,
     events: Arc<Events>,
     seen: Option<SeenReport>,
@@ -268,7 +268,7 @@ impl Looks {
 
     fn add(self: &Arc<Self>, interface: Weak<Interface>, events: Arc<Events>) {
         let mut watching = self.watching();
-        watching.interfaces.push(Watched {
+        watching.interfaces.push(WatchedInterface {
             interface,
             events,
             seen: None,
@@ -290,7 +290,7 @@ impl Looks {
             let (start, before) = (Instant::now(), cpu_time());
             // Reports are asked for without the lock: their answers may take a while.
             let mut mine = std::mem::take(&mut self.watching().interfaces);
-            mine.retain_mut(Watched::look);
+            mine.retain_mut(WatchedInterface::look);
             let mut watching = self.watching();
             watching.interfaces.append(&mut mine);
             // A client that stopped listening and began again is there twice.
@@ -318,7 +318,7 @@ impl Looks {
     }
 }
 
-impl Watched {
+impl WatchedInterface {
     /// False if nobody listens any more, or the interface has ended.
     fn look(&mut self) -> bool {
         let Some(interface) = self.interface.upgrade().filter(|_| self.events.is_heard()) else {
