@@ -34,8 +34,8 @@ use super::ip::{Ip, TCP, UDP};
 use super::{low32, read16, read32};
 use crate::VNET_HDR_LEN;
 use run::{
-    Class, FIN, HeaderOffsets, Layout, MAX_HEADERS, MAX_PACKET, MAX_SEGMENTS, PSH, RST, Run, SYN,
-    URG,
+    Class, FIN, HeaderOffsets, MAX_HEADERS, MAX_PACKET, MAX_SEGMENTS, PSH, PacketLayout, RST, Run,
+    SYN, URG,
 };
 use tunnels::{carries_any_flow, in_vxlan};
 
@@ -168,11 +168,11 @@ impl Coalescer {
             self.fence = self.fences.get(&peer).copied().unwrap_or(0);
         }
         match self.classify(packet, is_end) {
-            Class::Alone => self.begin(item, Layout::default(), packet, false),
+            Class::Alone => self.begin(item, PacketLayout::default(), packet, false),
             Class::Fence => {
                 self.fence = low32(self.runs.len());
                 self.fences.insert(peer, self.fence);
-                self.begin(item, Layout::default(), packet, false);
+                self.begin(item, PacketLayout::default(), packet, false);
             }
             Class::Flow {
                 layout,
@@ -270,7 +270,7 @@ impl Coalescer {
             tcp,
             transport: ip.header,
         };
-        let layout = Layout {
+        let layout = PacketLayout {
             flow: offsets,
             merged: offsets,
             headers: ip.header + length,
@@ -296,7 +296,7 @@ impl Coalescer {
     }
 
     /// The flow of the packet, or else the bucket in which it would be.
-    fn find(&mut self, packet: &[u8], layout: Layout) -> Result<usize, usize> {
+    fn find(&mut self, packet: &[u8], layout: PacketLayout) -> Result<usize, usize> {
         if self.is_of(self.recent, packet, layout) {
             return Ok(self.recent);
         }
@@ -347,7 +347,7 @@ impl Coalescer {
     }
 
     /// Whether the packet, of the present peer, is one of the flow.
-    fn is_of(&self, flow: usize, packet: &[u8], layout: Layout) -> bool {
+    fn is_of(&self, flow: usize, packet: &[u8], layout: PacketLayout) -> bool {
         self.flows.get(flow).is_some_and(|flow| {
             let run = &self.runs[flow.run as usize];
             run.peer == self.peer && run.same_flow(packet, layout)
@@ -362,7 +362,7 @@ impl Coalescer {
 
     /// Begins a run with a packet of the present peer. Nothing but its flow can make others join
     /// it.
-    fn begin(&mut self, item: u32, layout: Layout, packet: &[u8], open: bool) {
+    fn begin(&mut self, item: u32, layout: PacketLayout, packet: &[u8], open: bool) {
         let mut run = Run {
             peer: self.peer,
             open,

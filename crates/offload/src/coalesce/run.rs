@@ -35,7 +35,7 @@ pub(super) struct Run {
     pub(super) open: bool,
     /// Room for the virtio header, then the headers of the first packet.
     pub(super) head: [u8; VNET_HDR_LEN + MAX_HEADERS],
-    pub(super) layout: Layout,
+    pub(super) layout: PacketLayout,
     pub(super) first: u32,
     pub(super) last: u32,
     pub(super) count: u32,
@@ -50,7 +50,7 @@ pub(super) struct Run {
 
 /// Where things are in a TCP or UDP packet whose headers are the plainest possible.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Layout {
+pub(super) struct PacketLayout {
     /// Of the flow: outside a tunnel.
     pub(super) flow: HeaderOffsets,
     /// Of what is merged: the same, or TCP inside VXLAN.
@@ -78,7 +78,7 @@ pub(super) enum Class {
     Fence,
     /// Belongs to a flow.
     Flow {
-        layout: Layout,
+        layout: PacketLayout,
         merges: bool,
         leads: bool,
     },
@@ -90,12 +90,12 @@ impl Run {
     }
 
     /// Same addresses, protocol and ports.
-    pub(super) fn same_flow(&self, packet: &[u8], layout: Layout) -> bool {
+    pub(super) fn same_flow(&self, packet: &[u8], layout: PacketLayout) -> bool {
         self.layout.flow == layout.flow && layout.flow.same_ends(&self.head[VNET_HDR_LEN..], packet)
     }
 
     /// Whether a packet of the same flow, of a kind that merges, may follow those that the run has.
-    pub(super) fn accepts(&mut self, packet: &[u8], layout: Layout) -> bool {
+    pub(super) fn accepts(&mut self, packet: &[u8], layout: PacketLayout) -> bool {
         let head = self.headers();
         let payload = packet.len() - layout.headers;
         let HeaderOffsets {
@@ -122,7 +122,7 @@ impl Run {
         } else {
             (read16(packet, l4 + 6) == 0) == (read16(head, l4 + 6) == 0)
         };
-        let Layout { flow, merged, .. } = layout;
+        let PacketLayout { flow, merged, .. } = layout;
         if merged.at > 0 {
             // The tunnel's headers but for its UDP header's length and checksum, of which there is
             // one or none.
@@ -172,7 +172,7 @@ impl Run {
     }
 
     /// Whether nothing may follow the packet that was appended.
-    pub(super) fn ends(&self, packet: &[u8], layout: Layout) -> bool {
+    pub(super) fn ends(&self, packet: &[u8], layout: PacketLayout) -> bool {
         let HeaderOffsets { tcp, transport, .. } = layout.merged;
         let most = if tcp { MAX_SEGMENTS } else { MAX_DATAGRAMS };
         packet.len() - layout.headers < self.size
@@ -183,7 +183,7 @@ impl Run {
     /// Turns the first packet's headers into those of the GRO packet: virtio header, lengths,
     /// partial checksum.
     pub(super) fn finish(&mut self) -> &[u8] {
-        let Layout {
+        let PacketLayout {
             flow,
             merged,
             headers,

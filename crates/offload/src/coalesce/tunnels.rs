@@ -1,6 +1,6 @@
 //! What tunnels inside carry.
 
-use crate::coalesce::run::{Class, FIN, HeaderOffsets, Layout, PSH, RST, SYN, URG, VXLAN};
+use crate::coalesce::run::{Class, FIN, HeaderOffsets, PSH, PacketLayout, RST, SYN, URG, VXLAN};
 use crate::ip::{ICMP, ICMPV6, Ip, TCP, UDP};
 use crate::{read16, read32};
 
@@ -99,7 +99,7 @@ pub(super) fn in_vxlan(packet: &[u8], ip: Ip) -> Option<Class> {
     };
     let sound = flow.is_sound(packet) && merged.is_sound(packet);
     Some(Class::Flow {
-        layout: Layout {
+        layout: PacketLayout {
             flow,
             merged,
             headers: transport + length,
