@@ -73,7 +73,7 @@ pub struct Coalescer {
     tcp: bool,
     udp: bool,
     tunnels: bool,
-    items: Vec<Item>,
+    items: Vec<RunPacket>,
     runs: Vec<Run>,
     flows: Vec<Flow>,
     buckets: Box<[Bucket]>,
@@ -94,7 +94,7 @@ pub struct Coalescer {
 
 /// A packet and the next one of its run.
 #[derive(Clone, Copy, Debug)]
-struct Item {
+struct RunPacket {
     span: Span,
     next: u32,
 }
@@ -159,7 +159,7 @@ impl Coalescer {
             return Err(Full);
         }
         let item = low32(self.items.len());
-        self.items.push(Item {
+        self.items.push(RunPacket {
             span: at,
             next: item,
         });
