@@ -59,7 +59,7 @@ pub(crate) fn serve(mut arguments: impl Iterator<Item = OsString>) -> Result<()>
     // It may be in a request that takes long.
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).context(failed)?;
     let removable_in = folders.control.parent().filter(|_| folders.are_removed);
-    let sandbox = adit_sandbox::Folders {
+    let sandbox = adit_sandbox::SandboxFolders {
         own: vec![folders.control.clone(), folders.status.clone()],
         removable_in: removable_in.map(Path::to_owned),
         group: folders.group,

@@ -60,7 +60,7 @@ const DNS: u16 = 53;
 
 /// Where a process has its sockets and other files.
 #[derive(Clone, Debug, Default)]
-pub struct Folders {
+pub struct SandboxFolders {
     /// Folders in and below which it makes and removes files. They must exist.
     pub own: Vec<PathBuf>,
     /// The folder in and below which it removes empty directories.
@@ -103,7 +103,7 @@ pub(crate) fn limit_to_names() -> Result<bool, RulesetError> {
 
 /// Limits the calling thread and those that it starts to `folders`, to the devices, to what tells
 /// namespaces apart, and to signals and abstract sockets of their own. False where the kernel cannot.
-pub(crate) fn limit_helper(folders: &Folders) -> Result<bool, RulesetError> {
+pub(crate) fn limit_helper(folders: &SandboxFolders) -> Result<bool, RulesetError> {
     let rules = Ruleset::default()
         .set_compatibility(CompatLevel::BestEffort)
         .handle_access(AccessFs::from_all(KNOWN))?

@@ -36,7 +36,7 @@ use rustix::time::{ClockId, clock_gettime};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch, apply_filter};
 
 use calls::{Call, INTRUDER};
-pub use files::{Folders, files_for_names};
+pub use files::{SandboxFolders, files_for_names};
 pub use role::Role;
 pub use starts::{Starter, start};
 pub use threads::{register, retain_threads};
@@ -239,7 +239,7 @@ pub fn begin_names_with(otherwise: Otherwise) -> io::Result<()> {
 /// # Errors
 ///
 /// no_new_privs is unknown to the kernel (before Linux 3.5).
-pub fn begin_helper(folders: &Folders) -> io::Result<()> {
+pub fn begin_helper(folders: &SandboxFolders) -> io::Result<()> {
     begin_helper_with(folders, Otherwise::HERE)
 }
 
@@ -248,7 +248,7 @@ pub fn begin_helper(folders: &Folders) -> io::Result<()> {
 /// # Errors
 ///
 /// Those of [`begin_helper`].
-pub fn begin_helper_with(folders: &Folders, otherwise: Otherwise) -> io::Result<()> {
+pub fn begin_helper_with(folders: &SandboxFolders, otherwise: Otherwise) -> io::Result<()> {
     set_no_new_privs(true)?;
     // Before Linux 5.11, BPF maps count as locked memory.
     let _ = setrlimit(Resource::Memlock, UNLIMITED);

@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use adit_sandbox::calls::{self, INTRUDER, Only};
 use adit_sandbox::{
-    Folders, Otherwise, Role, begin_helper_with, begin_names_with, begin_with, confine,
+    Otherwise, Role, SandboxFolders, begin_helper_with, begin_names_with, begin_with, confine,
 };
 use libc::c_long;
 
@@ -581,7 +581,7 @@ fn taken_over() {
     };
     let (name, attempt) = what.split_once(' ').expect("a role and an attempt");
     let role = role(name);
-    let folders = Folders {
+    let folders = SandboxFolders {
         own: vec![std::env::var_os(FOLDER).expect("a folder").into()],
         removable_in: None,
         group: Some(*GROUP.get_or_init(|| rustix::process::getegid().as_raw())),
