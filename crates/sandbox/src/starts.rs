@@ -11,13 +11,13 @@ use std::sync::{Mutex, OnceLock, PoisonError, mpsc};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
-type Work = Box<dyn FnOnce() + Send>;
+type ThreadWork = Box<dyn FnOnce() + Send>;
 type Started = io::Result<JoinHandle<()>>;
 
 /// An order to the main thread.
 enum Order {
     /// A thread of this name.
-    Start(String, Work, mpsc::SyncSender<Started>),
+    Start(String, ThreadWork, mpsc::SyncSender<Started>),
     /// The thread of [`Starter::beside`] has ended.
     Ended,
 }
