@@ -18,7 +18,7 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 
 use crate::process::{self, Process};
 
-type Job = Box<dyn FnOnce() + Send>;
+type HostJob = Box<dyn FnOnce() + Send>;
 
 /// A network namespace and the thread that lives in it.
 ///
@@ -27,7 +27,7 @@ type Job = Box<dyn FnOnce() + Send>;
 #[derive(Debug)]
 pub struct Host {
     netns: Netns,
-    jobs: Option<mpsc::Sender<Job>>,
+    jobs: Option<mpsc::Sender<HostJob>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -39,7 +39,7 @@ impl Host {
     /// [`netns::become_root_in_user_namespace`]), and those of clone(2).
     pub fn new() -> io::Result<Self> {
         let netns = Netns::new()?;
-        let (jobs, todo) = mpsc::channel::<Job>();
+        let (jobs, todo) = mpsc::channel::<HostJob>();
         let (entered, result) = mpsc::channel();
         let thread = std::thread::Builder::new()
             .name("host".to_owned())
