@@ -44,7 +44,7 @@ struct HostModel {
 }
 
 /// A datagram that was sent.
-struct Datagram {
+struct SentDatagram {
     to: usize,
     bytes: Vec<u8>,
     /// What a data message carries, and with which key its sender made itself known.
@@ -54,7 +54,7 @@ struct Datagram {
 struct World {
     now: Time,
     hosts: [HostModel; 2],
-    sent: Vec<Datagram>,
+    sent: Vec<SentDatagram>,
     /// Receiver index and counter of all data messages.
     nonces: HashSet<(u32, u64)>,
     /// Packets that came out at each host.
@@ -160,7 +160,7 @@ impl World {
             );
         }
         if self.sent.len() < MOST {
-            self.sent.push(Datagram {
+            self.sent.push(SentDatagram {
                 to: 1 - host,
                 bytes,
                 sealed,
