@@ -33,7 +33,7 @@ struct Datagram {
     meets_load: bool,
 }
 
-struct World {
+struct RekeyWorld {
     now: Time,
     devices: [Device; 2],
     fates: VecDeque<Fate>,
@@ -45,7 +45,7 @@ struct World {
 
 pub(crate) fn run(input: &[u8]) {
     let mut source = InputBytes::new(input);
-    let mut world = World::new();
+    let mut world = RekeyWorld::new();
     for _ in 0..EVENTS {
         if source.is_empty() {
             break;
@@ -69,7 +69,7 @@ pub(crate) fn run(input: &[u8]) {
     world.flow(PAUSE);
 }
 
-impl World {
+impl RekeyWorld {
     fn new() -> Self {
         let host = |n: u8| {
             let mut device = device(1 + u64::from(n));
