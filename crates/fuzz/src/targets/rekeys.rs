@@ -19,7 +19,7 @@ const ONE_WAY: Duration = Duration::from_millis(30);
 const PAUSE: Duration = Duration::from_millis(5200);
 
 /// What a handshake message meets.
-enum Fate {
+enum MessageFate {
     Loss,
     /// The receiver is under load.
     Load,
@@ -36,7 +36,7 @@ struct Datagram {
 struct RekeyWorld {
     now: Time,
     devices: [Device; 2],
-    fates: VecDeque<Fate>,
+    fates: VecDeque<MessageFate>,
     flying: BTreeMap<(Time, usize), Datagram>,
     sent: usize,
     /// Since when all data that a host gets is of sessions that it does not know.
@@ -56,10 +56,10 @@ pub(crate) fn run(input: &[u8]) {
             0 => world.begin(&[0]),
             1 => world.begin(&[1]),
             2 => world.begin(&[0, 1]),
-            3 => world.fates.push_back(Fate::Loss),
-            4 => world.fates.push_back(Fate::Load),
-            5 => world.fates.push_back(Fate::Delay(time)),
-            6 => world.fates.push_back(Fate::Copy(time)),
+            3 => world.fates.push_back(MessageFate::Loss),
+            4 => world.fates.push_back(MessageFate::Load),
+            5 => world.fates.push_back(MessageFate::Delay(time)),
+            6 => world.fates.push_back(MessageFate::Copy(time)),
             _ => world.flow(PAUSE),
         }
         if byte % 8 < 3 {
@@ -134,17 +134,17 @@ impl RekeyWorld {
             _ => None,
         };
         let arrivals = match fate {
-            Some(Fate::Loss) => vec![],
-            Some(Fate::Delay(later)) => vec![later],
-            Some(Fate::Copy(later)) => vec![Duration::ZERO, later],
-            Some(Fate::Load) | None => vec![Duration::ZERO],
+            Some(MessageFate::Loss) => vec![],
+            Some(MessageFate::Delay(later)) => vec![later],
+            Some(MessageFate::Copy(later)) => vec![Duration::ZERO, later],
+            Some(MessageFate::Load) | None => vec![Duration::ZERO],
         };
         for later in arrivals {
             self.sent += 1;
             let datagram = Datagram {
                 to: 1 - from,
                 bytes: bytes.clone(),
-                meets_load: matches!(fate, Some(Fate::Load)),
+                meets_load: matches!(fate, Some(MessageFate::Load)),
             };
             let at = self.now + ONE_WAY + later;
             self.flying.insert((at, self.sent), datagram);
