@@ -144,7 +144,7 @@ fn essence(packet: &[u8], depth: u8) -> Vec<u8> {
 
 /// Packets of a few flows, which follow each other but for what the input changes.
 fn stream(source: &mut InputBytes<'_>) -> Vec<(u32, Vec<u8>)> {
-    let mut flows: Vec<Flow> = (0..8).map(Flow::new).collect();
+    let mut flows: Vec<FlowModel> = (0..8).map(FlowModel::new).collect();
     let mut packets = Vec::new();
     for _ in 0..source.u8() {
         if source.is_empty() {
@@ -177,7 +177,7 @@ fn stream(source: &mut InputBytes<'_>) -> Vec<(u32, Vec<u8>)> {
     packets
 }
 
-struct Flow {
+struct FlowModel {
     v6: bool,
     tcp: bool,
     vxlan: bool,
@@ -187,7 +187,7 @@ struct Flow {
     port: u8,
 }
 
-impl Flow {
+impl FlowModel {
     fn new(number: u8) -> Self {
         Self {
             v6: number & 1 == 1,
