@@ -18,7 +18,7 @@ const NAMES: [&[u8]; 6] = [b"wg0", b"wg1", b"..", b"a/b", b"0123456789abcde", b"
 
 pub(crate) fn run(input: &[u8]) {
     let mut source = InputBytes::new(input);
-    let folder = Folder::new();
+    let folder = InputFolder::new();
     let own = folder.0.join("own");
     let mut requests = Requests::new(&own);
     let (stream, _other) = UnixStream::pair().expect("a pair");
@@ -81,9 +81,9 @@ fn check(around: &Path, own: &Path) {
 }
 
 /// A folder of one input, which goes with it.
-struct Folder(PathBuf);
+struct InputFolder(PathBuf);
 
-impl Folder {
+impl InputFolder {
     fn new() -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         loop {
@@ -98,7 +98,7 @@ impl Folder {
     }
 }
 
-impl Drop for Folder {
+impl Drop for InputFolder {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }
