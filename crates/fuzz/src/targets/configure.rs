@@ -12,7 +12,7 @@ use crate::world::{START, device, drain, private_key, public_key};
 
 /// What the device must be.
 #[derive(Default)]
-struct Model {
+struct ConfigModel {
     own: Option<u8>,
     port: u16,
     mark: u32,
@@ -20,7 +20,7 @@ struct Model {
     routes: Routes<PublicKey>,
 }
 
-impl Model {
+impl ConfigModel {
     fn apply(&mut self, change: &DeviceChange, key: Option<u8>) {
         if let Some(key) = key {
             self.own = (key != 7).then_some(key);
@@ -100,7 +100,7 @@ impl Model {
 
 pub(crate) fn run(input: &[u8]) {
     let mut source = InputBytes::new(input);
-    let (mut device, mut model) = (device(1), Model::default());
+    let (mut device, mut model) = (device(1), ConfigModel::default());
     while !source.is_empty() {
         let (change, key) = change(&mut source);
         device.apply(START, &change).expect("few peers");
