@@ -6,7 +6,7 @@ use chacha20poly1305::aead::{AeadInOut, KeyInit};
 
 use crate::source::InputBytes;
 
-struct Packet {
+struct PacketCase {
     key: usize,
     counter: u64,
     /// Bytes that stand in the output before.
@@ -33,7 +33,7 @@ pub(crate) fn run(input: &[u8]) {
                     .wrapping_add(i.to_le_bytes()[0])
             })
             .collect();
-        packets.push(Packet {
+        packets.push(PacketCase {
             key: usize::from(flags & 1),
             counter: source.u64(),
             in_place: usize::from(source.u8()).min(length),
@@ -47,7 +47,7 @@ pub(crate) fn run(input: &[u8]) {
                 let last = &packets[packets.len() - 1];
                 let (key, counter) = (last.key, last.counter.wrapping_add(n));
                 let (in_place, padding, text) = (last.in_place, last.padding, last.text.clone());
-                packets.push(Packet {
+                packets.push(PacketCase {
                     key,
                     counter,
                     in_place,
@@ -67,7 +67,7 @@ pub(crate) fn run(input: &[u8]) {
     }
 }
 
-fn check(kernel: Kernel, packets: &[Packet], sealed: &[Vec<u8>], keys: &[[u8; 32]; 2]) {
+fn check(kernel: Kernel, packets: &[PacketCase], sealed: &[Vec<u8>], keys: &[[u8; 32]; 2]) {
     let keys = keys.each_ref().map(Key::new);
     let name = kernel.name();
     // 1. Seal.
@@ -145,7 +145,7 @@ fn check(kernel: Kernel, packets: &[Packet], sealed: &[Vec<u8>], keys: &[[u8; 32
     }
 }
 
-fn reference(packet: &Packet, keys: &[[u8; 32]; 2]) -> Vec<u8> {
+fn reference(packet: &PacketCase, keys: &[[u8; 32]; 2]) -> Vec<u8> {
     let cipher = ChaCha20Poly1305::new(&keys[packet.key].into());
     let mut nonce = [0; 12];
     nonce[4..].copy_from_slice(&packet.counter.to_le_bytes());
