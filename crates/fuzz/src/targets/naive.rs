@@ -68,7 +68,7 @@ pub(crate) fn word(bytes: &[u8], at: usize) -> usize {
 
 /// An IP packet with a transport header, taken apart.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Parts {
+pub(crate) struct PacketParts {
     pub(crate) v6: bool,
     /// Length by the IP header.
     pub(crate) len: usize,
@@ -77,7 +77,7 @@ pub(crate) struct Parts {
 }
 
 /// `None` if `packet` is no whole IP packet.
-pub(crate) fn parts(packet: &[u8]) -> Option<Parts> {
+pub(crate) fn parts(packet: &[u8]) -> Option<PacketParts> {
     let parts = match packet.first()? >> 4 {
         4 => {
             let header = usize::from(packet[0] & 15) * 4;
@@ -86,7 +86,7 @@ pub(crate) fn parts(packet: &[u8]) -> Option<Parts> {
                 return None;
             }
             let whole = word(packet, 6) & 0x3fff == 0;
-            Parts {
+            PacketParts {
                 v6: false,
                 len,
                 transport: whole.then_some((packet[9], header)),
@@ -108,7 +108,7 @@ pub(crate) fn parts(packet: &[u8]) -> Option<Parts> {
                     _ => break (at <= packet.len()).then_some((next, at)),
                 }
             };
-            Parts {
+            PacketParts {
                 v6: true,
                 len: 40 + word(packet, 4),
                 transport,
