@@ -1,9 +1,9 @@
 //! Mutations of inputs, for a run without a fuzzer: the same ones for the same seed.
 
 /// SplitMix64.
-pub struct Random(pub u64);
+pub struct SplitMix64(pub u64);
 
-impl Random {
+impl SplitMix64 {
     /// The next one.
     pub fn number(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -27,7 +27,7 @@ impl Random {
 const EDGES: [u8; 8] = [0, 1, 4, 0x40, 0x7f, 0x80, 0xfe, 0xff];
 
 /// Changes `input` in one to eight places; `other` is an input to take pieces from.
-pub fn mutate(input: &mut Vec<u8>, other: &[u8], most: usize, random: &mut Random) {
+pub fn mutate(input: &mut Vec<u8>, other: &[u8], most: usize, random: &mut SplitMix64) {
     for _ in 0..=random.below(8) {
         let at = random.below(input.len() + 1);
         match random.below(8) {

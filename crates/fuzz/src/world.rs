@@ -8,13 +8,13 @@ use adit_proto::config::{
 };
 use adit_proto::{Device, Output, Tai64N, Time};
 
-use crate::mutate::Random;
+use crate::mutate::SplitMix64;
 
 /// When the virtual clock starts.
 pub(crate) const START: Time = Time(1_000_000_000_000);
 
 pub(crate) fn device(seed: u64) -> Device {
-    let mut random = Random(seed);
+    let mut random = SplitMix64(seed);
     Device::new(Box::new(move |buffer| {
         for chunk in buffer.chunks_mut(8) {
             chunk.copy_from_slice(&random.number().to_le_bytes()[..chunk.len()]);

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use adit_fuzz::mutate::{Random, mutate};
+use adit_fuzz::mutate::{SplitMix64, mutate};
 use adit_fuzz::{TARGETS, corpus};
 
 /// Longest input that is made.
@@ -25,7 +25,7 @@ fn run(name: &str) {
         Err(_) => (RUNS, PATIENCE),
     };
     let (started, mut done) = (Instant::now(), 0);
-    let mut random = Random(1);
+    let mut random = SplitMix64(1);
     while done < runs && started.elapsed() < time {
         let mut input = inputs[random.below(inputs.len())].clone();
         let other = &inputs[random.below(inputs.len())];

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use adit_proto::{Device, Import, Time};
 
-use crate::mutate::Random;
+use crate::mutate::SplitMix64;
 use crate::source::InputBytes;
 use crate::world::{START, addr, device, drain, joined, wall};
 
@@ -23,7 +23,7 @@ fn export(device: &mut Device, now: Time) -> Vec<Vec<u8>> {
 }
 
 fn import(records: &[Vec<u8>], now: Time) -> Option<Device> {
-    let mut random = Random(1);
+    let mut random = SplitMix64(1);
     let mut import = Import::new(Box::new(move |buffer| {
         for chunk in buffer.chunks_mut(8) {
             chunk.copy_from_slice(&random.number().to_le_bytes()[..chunk.len()]);
