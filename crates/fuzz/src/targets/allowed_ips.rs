@@ -5,12 +5,12 @@ use std::net::IpAddr;
 use adit_proto::AllowedIps;
 use adit_proto::config::Cidr;
 
-use super::naive::Routes;
+use super::naive::NaiveRoutes;
 use crate::source::InputBytes;
 
 pub(crate) fn run(input: &[u8]) {
     let mut source = InputBytes::new(input);
-    let (mut routes, mut naive) = (AllowedIps::default(), Routes::default());
+    let (mut routes, mut naive) = (AllowedIps::default(), NaiveRoutes::default());
     let mut snapshots = Vec::new();
     while !source.is_empty() {
         let what = source.u8();

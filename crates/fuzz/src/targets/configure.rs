@@ -6,7 +6,7 @@ use adit_proto::config::{
     AllowedIpChange, Cidr, DeviceChange, PeerChange, PeerStatus, PublicKey, Secret,
 };
 
-use super::naive::Routes;
+use super::naive::NaiveRoutes;
 use crate::source::InputBytes;
 use crate::world::{START, device, drain, private_key, public_key};
 
@@ -17,7 +17,7 @@ struct ConfigModel {
     port: u16,
     mark: u32,
     peers: Vec<PeerStatus>,
-    routes: Routes<PublicKey>,
+    routes: NaiveRoutes<PublicKey>,
 }
 
 impl ConfigModel {

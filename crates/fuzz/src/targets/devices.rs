@@ -16,7 +16,7 @@ use adit_proto::config::{
 use adit_proto::wire::{self, DataHeader, DatagramKind, padded_len};
 use adit_proto::{Device, NotOpened, NotSealed, Time};
 
-use super::naive::{Routes, word};
+use super::naive::{NaiveRoutes, word};
 use super::replay::Model as Window;
 use crate::source::InputBytes;
 use crate::world::{
@@ -38,7 +38,7 @@ struct HostModel {
     /// Where it is.
     place: u8,
     /// Whose which block is, by the number of the peer's key.
-    routes: Routes<u8>,
+    routes: NaiveRoutes<u8>,
     /// What was received, by receiver index.
     windows: HashMap<u32, Window>,
 }
@@ -81,7 +81,7 @@ impl World {
             device
                 .apply(START, &joined(number, 1 - number))
                 .expect("few peers");
-            let mut routes = Routes::default();
+            let mut routes = NaiveRoutes::default();
             routes.insert(cidr(&format!("10.0.0.{}/32", 1 - number)), 1 - number);
             HostModel {
                 number,

@@ -6,15 +6,15 @@ use adit_proto::config::Cidr;
 
 /// Blocks and their owners, searched from end to end.
 #[derive(Clone)]
-pub(crate) struct Routes<T>(pub(crate) Vec<(Cidr, T)>);
+pub(crate) struct NaiveRoutes<T>(pub(crate) Vec<(Cidr, T)>);
 
-impl<T> Default for Routes<T> {
+impl<T> Default for NaiveRoutes<T> {
     fn default() -> Self {
         Self(Vec::new())
     }
 }
 
-impl<T: Copy> Routes<T> {
+impl<T: Copy> NaiveRoutes<T> {
     pub(crate) fn insert(&mut self, block: Cidr, owner: T) -> Option<T> {
         let before = self.remove(block);
         self.0.push((block, owner));
