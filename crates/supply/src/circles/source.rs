@@ -24,14 +24,14 @@ pub(super) struct SourceFile {
     /// Modules that are for tests only.
     pub(super) tests: Vec<Module>,
     pub(super) items: Vec<(Module, String)>,
-    pub(super) uses: Vec<Import>,
+    pub(super) uses: Vec<UseName>,
     /// Paths in its code, and words that are not the beginning of one.
     pub(super) paths: Vec<Named>,
 }
 
 /// One name of a `use` declaration.
 #[derive(Clone, Debug)]
-pub(super) struct Import {
+pub(super) struct UseName {
     pub(super) module: Module,
     pub(super) path: Vec<String>,
     /// What the name is here; `*` for all.
@@ -318,7 +318,7 @@ impl Reader<'_> {
         let module = &self.module;
         self.source
             .uses
-            .extend(found.into_iter().map(|(path, alias, line)| Import {
+            .extend(found.into_iter().map(|(path, alias, line)| UseName {
                 module: module.clone(),
                 path,
                 alias,
