@@ -26,7 +26,7 @@ pub(super) struct SourceFile {
     pub(super) items: Vec<(Module, String)>,
     pub(super) uses: Vec<UseName>,
     /// Paths in its code, and words that are not the beginning of one.
-    pub(super) paths: Vec<Named>,
+    pub(super) paths: Vec<CodePath>,
 }
 
 /// One name of a `use` declaration.
@@ -44,7 +44,7 @@ pub(super) struct UseName {
 
 /// A path in the code.
 #[derive(Clone, Debug)]
-pub(super) struct Named {
+pub(super) struct CodePath {
     pub(super) module: Module,
     pub(super) path: Vec<String>,
     pub(super) line: usize,
@@ -392,7 +392,7 @@ impl Reader<'_> {
             path.push(self.text(1).to_owned());
             self.at += 2;
         }
-        self.source.paths.push(Named {
+        self.source.paths.push(CodePath {
             module: self.module.clone(),
             path,
             line,
