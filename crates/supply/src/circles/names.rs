@@ -6,7 +6,7 @@ use super::source::{Module, SourceFile};
 
 /// What a module has.
 #[derive(Default)]
-pub(super) struct Names {
+pub(super) struct ModuleNames {
     /// The path of its file.
     pub(super) file: String,
     pub(super) items: HashSet<String>,
@@ -15,7 +15,7 @@ pub(super) struct Names {
 }
 
 /// All modules of a crate.
-pub(super) struct Modules(HashMap<Module, Names>);
+pub(super) struct Modules(HashMap<Module, ModuleNames>);
 
 /// Where a path leads.
 pub(super) struct Target {
@@ -29,7 +29,7 @@ type SeenPaths = HashSet<(Module, Vec<String>)>;
 
 impl Modules {
     pub(super) fn of(files: &BTreeMap<String, SourceFile>) -> Self {
-        let mut all: HashMap<Module, Names> = HashMap::new();
+        let mut all: HashMap<Module, ModuleNames> = HashMap::new();
         for (file, source) in files {
             for module in std::iter::once(&source.module).chain(&source.inline) {
                 all.entry(module.clone()).or_default().file = file.clone();
@@ -55,7 +55,7 @@ impl Modules {
         Self(all)
     }
 
-    pub(super) fn names(&self, module: &[String]) -> Option<&Names> {
+    pub(super) fn names(&self, module: &[String]) -> Option<&ModuleNames> {
         self.0.get(module)
     }
 
