@@ -47,7 +47,7 @@ fn main() -> ExitCode {
 
 fn check() -> Result<(), String> {
     let metadata = Metadata::load_all(&workspaces::FOLDERS)?;
-    let policy = policy::Policy::parse(&read("deny.toml")?)?;
+    let policy = policy::DenyPolicy::parse(&read("deny.toml")?)?;
     let mut wrong = policy.broken_by(&metadata);
     let [product, lab] = workspaces::FOLDERS;
     let locks = [

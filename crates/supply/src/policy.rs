@@ -6,13 +6,13 @@ use crate::metadata::Metadata;
 /// Where packages may come from.
 const REGISTRY: &str = "registry+https://github.com/rust-lang/crates.io-index";
 
-pub(crate) struct Policy {
+pub(crate) struct DenyPolicy {
     allowed: Vec<String>,
     /// A package and what else it may have.
     exceptions: Vec<(String, Vec<String>)>,
 }
 
-impl Policy {
+impl DenyPolicy {
     /// Reads the section `[licenses]`, in the form that it has in this repository.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let uncommented: Vec<&str> = text

@@ -3,7 +3,7 @@ use serde_json::json;
 use crate::licence::suffices;
 use crate::metadata::Metadata;
 use crate::page::mistakes;
-use crate::policy::Policy;
+use crate::policy::DenyPolicy;
 use crate::sbom::document;
 use crate::workspaces::differences;
 
@@ -83,12 +83,12 @@ allow = ["GPL-3.0"]
 
 #[test]
 fn licences_and_sources_that_are_not_allowed_are_named() {
-    let policy = Policy::parse(POLICY).unwrap();
+    let policy = DenyPolicy::parse(POLICY).unwrap();
     let wrong = |licence, source| policy.broken_by(&metadata(licence, source));
     assert_eq!(wrong("ISC", REGISTRY), Vec::<String>::new());
     assert!(wrong("GPL-3.0", REGISTRY)[0].starts_with("ring@2.1.0: deny.toml does not allow"));
     assert!(wrong("MIT", "git+https://example.org/ring")[0].contains("not from the registry"));
-    let stale = Policy::parse(&POLICY.replace("\"ring\"", "\"gone\"")).unwrap();
+    let stale = DenyPolicy::parse(&POLICY.replace("\"ring\"", "\"gone\"")).unwrap();
     assert!(stale.broken_by(&metadata("MIT", REGISTRY))[0].contains("gone"));
 }
 
