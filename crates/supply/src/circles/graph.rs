@@ -26,7 +26,7 @@ impl<'a> Graph<'a> {
 
     /// The circles: the files of each, sorted.
     pub(super) fn circles(&self) -> Vec<Vec<&'a str>> {
-        let mut search = Search {
+        let mut search = CircleSearch {
             graph: self,
             numbers: HashMap::new(),
             lows: HashMap::new(),
@@ -97,7 +97,7 @@ fn imports(name: &str, source: &SourceFile, modules: &Modules) -> BTreeMap<Strin
 }
 
 /// Tarjan's search for strongly connected components.
-struct Search<'g, 'a> {
+struct CircleSearch<'g, 'a> {
     graph: &'g Graph<'a>,
     numbers: HashMap<&'a str, usize>,
     /// The least number that each file on the stack leads to.
@@ -106,7 +106,7 @@ struct Search<'g, 'a> {
     found: Vec<Vec<&'a str>>,
 }
 
-impl<'a> Search<'_, 'a> {
+impl<'a> CircleSearch<'_, 'a> {
     /// Returns the least number that the file leads to.
     fn visit(&mut self, file: &'a str) -> usize {
         let number = self.numbers.len();
