@@ -18,7 +18,7 @@ pub(super) struct ModuleNames {
 pub(super) struct Modules(HashMap<Module, ModuleNames>);
 
 /// Where a path leads.
-pub(super) struct Target {
+pub(super) struct PathTarget {
     pub(super) module: Module,
     /// The name there, unless it is the module itself.
     name: Option<String>,
@@ -60,11 +60,16 @@ impl Modules {
     }
 
     /// Where a path in this module leads; `None` if that is another crate.
-    pub(super) fn find(&self, module: &[String], path: &[String]) -> Option<Target> {
+    pub(super) fn find(&self, module: &[String], path: &[String]) -> Option<PathTarget> {
         self.follow(module, path, &mut SeenPaths::new())
     }
 
-    fn follow(&self, module: &[String], path: &[String], seen: &mut SeenPaths) -> Option<Target> {
+    fn follow(
+        &self,
+        module: &[String],
+        path: &[String],
+        seen: &mut SeenPaths,
+    ) -> Option<PathTarget> {
         if !seen.insert((module.to_vec(), path.to_vec())) {
             return None;
         }
@@ -100,7 +105,7 @@ impl Modules {
             rest = more;
         }
         let Some((name, more)) = rest.split_first() else {
-            return Some(Target {
+            return Some(PathTarget {
                 module: at,
                 name: None,
             });
@@ -123,7 +128,7 @@ impl Modules {
                 return through;
             }
         }
-        Some(Target {
+        Some(PathTarget {
             module: at,
             name: Some(name.clone()),
         })
