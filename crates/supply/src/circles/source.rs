@@ -52,12 +52,12 @@ pub(super) struct CodePath {
 
 /// A word, `::`, or another character. Literals are one `"`; lifetimes and comments are left out.
 #[derive(Clone, Copy)]
-struct Token<'a> {
+struct SourceToken<'a> {
     text: &'a str,
     line: usize,
 }
 
-impl Token<'_> {
+impl SourceToken<'_> {
     fn is_word(&self) -> bool {
         self.text
             .starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
@@ -133,7 +133,7 @@ fn quoted(text: &str, mark: char) -> usize {
     text.len()
 }
 
-fn tokens(text: &str) -> Vec<Token<'_>> {
+fn tokens(text: &str) -> Vec<SourceToken<'_>> {
     let mut tokens = Vec::new();
     let (mut rest, mut line) = (text, 1);
     while let Some(first) = rest.chars().next() {
@@ -148,7 +148,7 @@ fn tokens(text: &str) -> Vec<Token<'_>> {
                 (len, Some(&rest[skipped..len]))
             }
         };
-        tokens.extend(token.map(|text| Token { text, line }));
+        tokens.extend(token.map(|text| SourceToken { text, line }));
         line += rest[..len].matches('\n').count();
         rest = &rest[len..];
     }
@@ -157,7 +157,7 @@ fn tokens(text: &str) -> Vec<Token<'_>> {
 
 /// Reads the tokens of a file.
 struct Reader<'a> {
-    tokens: Vec<Token<'a>>,
+    tokens: Vec<SourceToken<'a>>,
     at: usize,
     /// The braces that are open: the module of each, if it is one.
     open: Vec<Option<String>>,
@@ -192,7 +192,9 @@ impl Reader<'_> {
     }
 
     fn is_word(&self, more: usize) -> bool {
-        self.tokens.get(self.at + more).is_some_and(Token::is_word)
+        self.tokens
+            .get(self.at + more)
+            .is_some_and(SourceToken::is_word)
     }
 
     fn line(&self) -> usize {
