@@ -1,7 +1,8 @@
 //! What Adit is made of.
 //!
 //! - `adit-supply check`: licences and sources by deny.toml, docs/dependencies.md by both Cargo.lock, that the lab's
-//!   workspace is built as the product's, and that no files of the product import each other
+//!   workspace is built as the product's, that no files of the product import each other, and that no two of its
+//!   types have one name
 //! - `adit-supply sbom`: the bill of materials of the program, as CycloneDX 1.5
 //!
 //! cargo-deny checks more, but compiles for longer than all of Adit; where it is installed,
@@ -17,6 +18,7 @@ mod policy;
 mod sbom;
 #[cfg(test)]
 mod tests;
+mod types;
 mod workspaces;
 
 use std::process::ExitCode;
@@ -64,9 +66,11 @@ fn check() -> Result<(), String> {
         &read(&format!("{lab}/Cargo.toml"))?,
     ));
     wrong.extend(circles::mistakes(&metadata::root())?);
+    wrong.extend(types::mistakes(&metadata::root())?);
     if wrong.is_empty() {
         println!(
-            "adit-supply: {} packages, licences, sources and page are right, and no files import each other",
+            "adit-supply: {} packages, licences, sources and page are right; no files import each other, and \
+             no two types have one name",
             metadata.packages.len()
         );
         return Ok(());

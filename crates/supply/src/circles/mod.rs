@@ -23,10 +23,10 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use graph::Graph;
-use source::SourceFile;
+pub(crate) use source::SourceFile;
 
 /// The crates of the product.
-const CRATES: [&str; 11] = [
+pub(crate) const CRATES: [&str; 11] = [
     "aead", "cli", "ctl", "engine", "io", "netlink", "offload", "proto", "sandbox", "supply",
     "testbed",
 ];
@@ -36,13 +36,29 @@ pub(crate) fn mistakes(root: &Path) -> Result<Vec<String>, String> {
     let mut wrong = Vec::new();
     for name in CRATES {
         let base = format!("crates/{name}/src");
-        let mut files = BTreeMap::new();
-        read(&root.join(&base), "", &mut files)?;
+        let files = files(root, &base)?;
         let graph = Graph::of(&files);
         let circles = graph.circles();
         wrong.extend(circles.iter().map(|circle| graph.describe(&base, circle)));
     }
     Ok(wrong)
+}
+
+/// The files below the folder `base` of `root` that are no tests, by their paths from there.
+pub(crate) fn files(root: &Path, base: &str) -> Result<BTreeMap<String, SourceFile>, String> {
+    let mut files = BTreeMap::new();
+    read(&root.join(base), "", &mut files)?;
+    Ok(files)
+}
+
+/// Those of a crate's files that are not behind `#[cfg(test)]`.
+pub(crate) fn product(files: BTreeMap<String, SourceFile>) -> BTreeMap<String, SourceFile> {
+    let tests: Vec<_> = files.values().flat_map(|it| it.tests.clone()).collect();
+    let is_test = |it: &SourceFile| tests.iter().any(|test| it.module.starts_with(test));
+    files
+        .into_iter()
+        .filter(|(_, source)| !is_test(source))
+        .collect()
 }
 
 /// The files below a folder that are no tests, by their paths from there.
@@ -72,7 +88,7 @@ fn read(
 }
 
 /// Whether a file or a folder of this name has tests.
-fn is_test(name: &str) -> bool {
+pub(crate) fn is_test(name: &str) -> bool {
     let name = name.strip_suffix(".rs").unwrap_or(name);
     name == "tests" || name.ends_with("_tests")
 }

@@ -1,7 +1,7 @@
 //! What a source file declares and names.
 
 /// The path of a module from the root of its crate.
-pub(super) type Module = Vec<String>;
+pub(crate) type Module = Vec<String>;
 
 /// The module that the file of this path below `src` is.
 fn module_of(name: &str) -> Module {
@@ -16,7 +16,7 @@ fn module_of(name: &str) -> Module {
 
 /// What a file has, with the module in which it stands.
 #[derive(Debug, Default)]
-pub(super) struct SourceFile {
+pub(crate) struct SourceFile {
     /// The module that the file is.
     pub(super) module: Module,
     /// Modules that stand in the file.
@@ -24,6 +24,7 @@ pub(super) struct SourceFile {
     /// Modules that are for tests only.
     pub(super) tests: Vec<Module>,
     pub(super) items: Vec<(Module, String)>,
+    pub(crate) types: Vec<TypeName>,
     pub(super) uses: Vec<UseName>,
     /// Paths in its code, and words that are not the beginning of one.
     pub(super) paths: Vec<CodePath>,
@@ -40,6 +41,14 @@ pub(super) struct UseName {
     pub(super) is_public: bool,
     /// It stands in a module and not in a function.
     pub(super) is_of_module: bool,
+}
+
+/// The name of a type that is defined: of a module, a function or a macro, but not an associated one.
+#[derive(Clone, Debug)]
+pub(crate) struct TypeName {
+    pub(crate) module: Module,
+    pub(crate) name: String,
+    pub(crate) line: usize,
 }
 
 /// A path in the code.
@@ -168,7 +177,7 @@ struct Reader<'a> {
 
 impl SourceFile {
     /// The file of this path below `src`.
-    pub(super) fn parse(name: &str, text: &str) -> Self {
+    pub(crate) fn parse(name: &str, text: &str) -> Self {
         let module = module_of(name);
         let mut reader = Reader {
             tokens: tokens(text),
@@ -379,6 +388,18 @@ impl Reader<'_> {
             let more = 1 + usize::from(self.text(1) == "mut");
             let item = (self.module.clone(), self.text(more).to_owned());
             self.source.items.push(item);
+        }
+        let defines = match text.as_str() {
+            "struct" | "enum" | "trait" | "union" => !matches!(before, "::" | "."),
+            "type" => is_of_module,
+            _ => false,
+        };
+        if defines && self.is_word(1) {
+            self.source.types.push(TypeName {
+                module: self.module.clone(),
+                name: self.text(1).to_owned(),
+                line: self.line(),
+            });
         }
         if is_of_module && text == "macro_rules" {
             let item = (self.module.clone(), self.text(2).to_owned());
