@@ -3,16 +3,15 @@
 //!
 //! Stages: read the file → choose its figures → small print → SVG.
 
-use std::collections::BTreeMap;
 use std::error::Error;
 use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use serde::Deserialize;
 use serde_json::Value;
 
+use super::comparison::{Entry, Median, Results, parse};
 use super::figures::{Drawing, Figure, Run};
 use super::picture::Picture;
 use super::text::date;
@@ -121,86 +120,6 @@ fn rounds_of(json: &Value) -> String {
         Some(1) => "Values of one round".to_owned(),
         rounds => format!("Medians of {} rounds", rounds.unwrap_or(0)),
     }
-}
-
-/// The part of the document of `document.rs` that the chart shows.
-#[derive(Deserialize)]
-struct Results {
-    started: u64,
-    stopped: Option<String>,
-    machine: Machine,
-    settings: Settings,
-    implementations: Vec<Entry>,
-    metrics: Vec<Metric>,
-}
-
-#[derive(Deserialize)]
-struct Machine {
-    cpu: String,
-    cores: usize,
-    kernel: String,
-}
-
-#[derive(Deserialize)]
-struct Settings {
-    congestion_control: String,
-    steps: Vec<String>,
-}
-
-#[derive(Deserialize)]
-struct Entry {
-    name: String,
-    version: String,
-}
-
-#[derive(Deserialize)]
-struct Metric {
-    id: String,
-    implementations: BTreeMap<String, Median>,
-}
-
-#[derive(Clone, Copy, Deserialize)]
-struct Median {
-    median: f64,
-    /// How many rounds.
-    count: usize,
-}
-
-const SCHEMA: u64 = 2;
-
-/// The results in `text`, or why it has none.
-fn parse(text: &str) -> Result<Results, String> {
-    const WANTED: &str = "a file that `adit-lab compare --json=FILE` or `adit-lab gateway --json=FILE` wrote is wanted";
-    if text.trim().is_empty() {
-        return Err(format!("the file is empty; {WANTED}"));
-    }
-    let json = summary::parse(text).map_err(|e| format!("this is not JSON ({e}); {WANTED}"))?;
-    match json["command"].as_str() {
-        Some("compare") => {}
-        Some(other) => {
-            return Err(format!("these are results of `adit-lab {other}`; {WANTED}"));
-        }
-        None => {
-            return Err(format!(
-                "this is no results file: it has no `command`; {WANTED}"
-            ));
-        }
-    }
-    match json["schema"].as_u64() {
-        Some(SCHEMA) => {}
-        Some(other) => {
-            return Err(format!(
-                "its schema is {other}, and this adit-lab reads schema {SCHEMA}: compare again with this version"
-            ));
-        }
-        None => {
-            return Err(format!(
-                "this is no results file: it has no `schema`; {WANTED}"
-            ));
-        }
-    }
-    serde_json::from_value(json)
-        .map_err(|e| format!("this is no whole results file: {e}; {WANTED}"))
 }
 
 /// The bars of one panel.

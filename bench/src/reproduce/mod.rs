@@ -7,6 +7,7 @@
 //!
 //! Stages: find what a source compares → alternating rounds → published beside here → goals, JSON.
 
+mod articles;
 mod emulated;
 mod http;
 mod inline;
@@ -143,8 +144,8 @@ impl Source {
     /// The names of all that its tables may have, whether it is here or not.
     fn subjects(self) -> Vec<&'static str> {
         match self {
-            Self::Tailscale2022 => tailscale::subjects(&tailscale::FIRST),
-            Self::Tailscale2023 => tailscale::subjects(&tailscale::SECOND),
+            Self::Tailscale2022 => tailscale::subjects(&articles::FIRST),
+            Self::Tailscale2023 => tailscale::subjects(&articles::SECOND),
             Self::UserspaceVsKernel => proxies::subjects(),
             Self::Inline => inline::subjects(),
             Self::Pfsense => pfsense::subjects(),
@@ -154,8 +155,8 @@ impl Source {
 
     fn measure(self, args: &ReproduceArgs, results: &mut Results) -> Result<(), Failure> {
         match self {
-            Self::Tailscale2022 => tailscale::measure(&tailscale::FIRST, args, results),
-            Self::Tailscale2023 => tailscale::measure(&tailscale::SECOND, args, results),
+            Self::Tailscale2022 => tailscale::measure(&articles::FIRST, args, results),
+            Self::Tailscale2023 => tailscale::measure(&articles::SECOND, args, results),
             Self::UserspaceVsKernel => proxies::measure(args, results),
             Self::Inline => inline::measure(args, results),
             Self::Pfsense => pfsense::measure(args, results),

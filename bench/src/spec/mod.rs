@@ -14,6 +14,8 @@
 //!
 //! Stages: read a document → find the comments → make each table again → compare, or write.
 
+mod claims;
+mod gateway;
 mod measured;
 mod ratios;
 mod reproduced;

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{Table, measured, ratios, reproduced, scale};
+use super::{Table, gateway, measured, ratios, reproduced, scale};
 use crate::goals::Limit;
 
 /// A table of a document.
@@ -73,15 +73,10 @@ pub(super) const TABLES: [Known; 32] = [
         reproduced::goals,
     ),
     known(REPORT, Extent::Whole, "two runs", reproduced::two_runs),
-    known(REPORT, Extent::Whole, "slow peer", measured::slow_peer),
-    known(REPORT, Extent::Whole, "fair shares", measured::fair_shares),
-    known(REPORT, Extent::Whole, "overload", measured::overload),
-    known(
-        REPORT,
-        Extent::Whole,
-        "active peers",
-        measured::active_peers,
-    ),
+    known(REPORT, Extent::Whole, "slow peer", gateway::slow_peer),
+    known(REPORT, Extent::Whole, "fair shares", gateway::fair_shares),
+    known(REPORT, Extent::Whole, "overload", gateway::overload),
+    known(REPORT, Extent::Whole, "active peers", gateway::active_peers),
     known(REPORT, Extent::Part, "hand-overs", measured::hand_overs),
     known(REPORT, Extent::Whole, "silent", measured::silent),
     known(
