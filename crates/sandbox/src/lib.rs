@@ -16,6 +16,7 @@
 
 pub mod calls;
 mod files;
+mod only;
 mod role;
 mod starts;
 mod threads;

@@ -9,6 +9,8 @@
 mod allowances;
 #[cfg(test)]
 mod corpus;
+#[cfg(test)]
+mod corpus_tests;
 mod dialects;
 mod disabled;
 mod keywords;

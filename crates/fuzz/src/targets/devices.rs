@@ -6,7 +6,7 @@
 //! packets must pass in both directions.
 
 use std::collections::{HashMap, HashSet};
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use adit_aead::{SealJob, TAG_LEN};
@@ -16,7 +16,7 @@ use adit_proto::config::{
 use adit_proto::wire::{self, DataHeader, DatagramKind, padded_len};
 use adit_proto::{Device, NotOpened, NotSealed, Time};
 
-use super::naive::{NaiveRoutes, word};
+use super::naive::{NaiveRoutes, inner};
 use super::replay::Model as Window;
 use crate::source::InputBytes;
 use crate::world::{
@@ -484,20 +484,4 @@ fn find(status: &DeviceStatus, key: u8) -> Option<&PeerStatus> {
         .peers
         .iter()
         .find(|peer| peer.public_key == public_key(key))
-}
-
-/// Source and length of the IP packet in a plaintext.
-fn inner(text: &[u8]) -> Option<(IpAddr, usize)> {
-    let (source, len) = match text.first()? >> 4 {
-        4 if text.len() >= 20 => {
-            let octets: [u8; 4] = text[12..16].try_into().expect("4 bytes");
-            (octets.into(), Some(word(text, 2)).filter(|len| *len >= 20)?)
-        }
-        6 if text.len() >= 40 => {
-            let octets: [u8; 16] = text[8..24].try_into().expect("16 bytes");
-            (octets.into(), 40 + word(text, 4))
-        }
-        _ => return None,
-    };
-    (len <= text.len()).then_some((source, len))
 }

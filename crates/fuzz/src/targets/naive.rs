@@ -125,3 +125,19 @@ pub(crate) fn pseudo(packet: &[u8], v6: bool, protocol: u8, length: usize) -> Ve
     let length = u32::try_from(length).unwrap_or(0).to_be_bytes();
     [addresses, &[0, protocol], &length].concat()
 }
+
+/// Source and length of the IP packet in a plaintext.
+pub(crate) fn inner(text: &[u8]) -> Option<(IpAddr, usize)> {
+    let (source, len) = match text.first()? >> 4 {
+        4 if text.len() >= 20 => {
+            let octets: [u8; 4] = text[12..16].try_into().expect("4 bytes");
+            (octets.into(), Some(word(text, 2)).filter(|len| *len >= 20)?)
+        }
+        6 if text.len() >= 40 => {
+            let octets: [u8; 16] = text[8..24].try_into().expect("16 bytes");
+            (octets.into(), 40 + word(text, 4))
+        }
+        _ => return None,
+    };
+    (len <= text.len()).then_some((source, len))
+}
