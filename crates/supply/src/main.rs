@@ -1,8 +1,8 @@
 //! What Adit is made of.
 //!
 //! - `adit-supply check`: licences and sources by deny.toml, docs/dependencies.md by both Cargo.lock, that the lab's
-//!   workspace is built as the product's, that no files of the product import each other, and that no two of its
-//!   types have one name
+//!   workspace is built as the product's, that no files of the product import each other and no two of its types
+//!   have one name, and that no file has more than 500 lines
 //! - `adit-supply sbom`: the bill of materials of the program, as CycloneDX 1.5
 //!
 //! cargo-deny checks more, but compiles for longer than all of Adit; where it is installed,
@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 mod circles;
+mod lengths;
 mod licence;
 mod metadata;
 mod page;
@@ -67,10 +68,11 @@ fn check() -> Result<(), String> {
     ));
     wrong.extend(circles::mistakes(&metadata::root())?);
     wrong.extend(types::mistakes(&metadata::root())?);
+    wrong.extend(lengths::mistakes(&metadata::root())?);
     if wrong.is_empty() {
         println!(
-            "adit-supply: {} packages, licences, sources and page are right; no files import each other, and \
-             no two types have one name",
+            "adit-supply: {} packages, licences, sources and page are right; no files import each other, no two types \
+             have one name, and no file is too long",
             metadata.packages.len()
         );
         return Ok(());
