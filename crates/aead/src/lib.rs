@@ -87,9 +87,9 @@ pub fn implementation() -> &'static str {
     Kernel::active().name()
 }
 
-/// What a build of the lab does instead, to measure what everything else costs: it moves the bytes
-/// and checks nothing. No build has it unless it is compiled with `--cfg adit_lab_no_aead`, and
-/// [`implementation`] then says so.
+/// Stand-ins for the cipher in a build of the lab, to measure what everything else costs: they move
+/// the bytes and check nothing. No build has them unless it is compiled with
+/// `--cfg adit_lab_no_aead`, and [`implementation`] then says so.
 mod without_cipher {
     use crate::{OpenJob, SealJob, TAG_LEN};
 

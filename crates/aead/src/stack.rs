@@ -1,4 +1,4 @@
-//! What a computation with keys leaves on the stack.
+//! The stack that a computation with keys used, and its overwriting.
 
 use std::hint::black_box;
 
@@ -13,7 +13,7 @@ pub fn zeroizing_stack<const DEPTH: usize, T>(work: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Its frames begin where those of [`overwrite`] begin.
+/// Runs `work`; its frames begin where those of [`overwrite`] begin.
 #[inline(never)]
 fn below<T>(work: impl FnOnce() -> T) -> T {
     work()

@@ -11,9 +11,9 @@
 //! A flow has at most one open run, and whatever of a flow does not fit its open run closes it:
 //! later packets never get before it (invariant 2). Packets that could belong to any flow, such as
 //! fragments, close all runs of their peer. So do the datagrams of a UDP tunnel that carry such: the
-//! tunnel's device has chosen another port for them than for the rest of their flow. What one peer sends closes no run of another: a flow is
-//! one of one peer, every flow has an entry of its own, and no peer can foresee in which bucket of
-//! the hash table that is.
+//! tunnel's device has chosen another port for them than for the rest of their flow. What one peer
+//! sends closes no run of another: each flow is of one peer, every flow has an entry of its own, and
+//! no peer can foresee in which bucket of the hash table that is.
 //!
 //! Checksums of TCP and UDP are not verified: the tag has authenticated the packet, and a GRO
 //! packet carries NEEDS_CSUM, so that the kernel takes them as right and makes new ones if it has
@@ -49,14 +49,14 @@ const LONGEST_CHAIN: usize = 32;
 /// No flow follows in its bucket.
 const NONE: u32 = u32::MAX;
 
-/// Where bytes stand in the caller's buffers.
+/// A range of bytes in the caller's buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// Which buffer.
+    /// The number of the buffer.
     pub buffer: u32,
     /// The first byte.
     pub start: u32,
-    /// How many bytes.
+    /// The number of bytes.
     pub len: u32,
 }
 
@@ -135,7 +135,7 @@ impl Coalescer {
         }
     }
 
-    /// Of what is pushed from now on, merges packets of the kinds that `takes` names.
+    /// Merges, of what is pushed from now on, packets of the kinds that `takes` names.
     pub fn merge_only(&mut self, takes: impl Fn(Merged) -> bool) {
         self.tcp = takes(Merged::Tcp);
         self.udp = takes(Merged::Udp);

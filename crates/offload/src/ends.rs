@@ -1,4 +1,4 @@
-//! Where UDP tunnels end on this side.
+//! Ends of UDP tunnels on this side.
 //!
 //! Linux hands a GSO packet in a UDP tunnel to the socket that it is for as it is. The device of a
 //! tunnel takes it; an application would get one datagram where many were sent. So packets are
@@ -51,7 +51,7 @@ impl TunnelEnds {
     }
 }
 
-/// About that: units of 2^30 ns, of which 32 bits do for a century.
+/// The time in units of 2^30 ns, about a second: 32 bits suffice for a century.
 fn seconds(time: Duration) -> u64 {
     let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
     nanos >> 30 & u64::from(u32::MAX)

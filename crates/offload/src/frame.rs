@@ -20,10 +20,10 @@ const LAST_ONLY: u16 = 0x0009;
 /// The TCP flag that only the first segment of a GSO packet carries: CWR.
 const FIRST_ONLY: u16 = 0x0080;
 
-/// Why a frame makes no sense.
+/// The reason why a frame makes no sense.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Malformed {
-    /// Not even a virtio header.
+    /// Fewer bytes than a virtio header.
     Short,
     /// No IPv4 or IPv6 header, or one whose lengths do not fit the bytes.
     Ip,
@@ -36,10 +36,10 @@ pub enum Malformed {
     Checksum,
 }
 
-/// What has to be done to the headers.
+/// The work that is to be done on the headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum HeaderWork {
-    /// Nothing: the packet is complete.
+    /// No work: the packet is complete.
     Whole,
     /// One packet, whose checksum at `field` covers everything from `start` and is still only the
     /// pseudo-header's.
@@ -53,10 +53,10 @@ enum HeaderWork {
 /// An IP header, and what of it all segments share.
 #[derive(Clone, Copy, Debug)]
 struct IpHeader {
-    /// Where it begins.
+    /// The beginning of the header.
     at: usize,
     v6: bool,
-    /// Where the transport header begins.
+    /// The beginning of the transport header.
     transport: usize,
     /// Sum of an IPv4 header without the fields that differ between segments.
     sum: Sum,
@@ -248,8 +248,8 @@ impl<'a> Frame<'a> {
         Some((read16(ports, 0), read16(ports, 2)))
     }
 
-    /// Where the device of a UDP tunnel on this side listens, if this is one's packet: nothing else
-    /// leaves to us what has to be done to a packet inside a datagram.
+    /// The address where the device of a UDP tunnel on this side listens, if this is its packet:
+    /// nothing else leaves to us what has to be done to a packet inside a datagram.
     pub fn tunnel_end(&self) -> Option<(IpAddr, u16)> {
         let inside = match self.kind {
             HeaderWork::Partial { start, .. } => start,
@@ -262,7 +262,7 @@ impl<'a> Frame<'a> {
             .then(|| (self.source(), read16(self.packet, udp + 2)))
     }
 
-    /// How many packets the frame holds: 1 unless it is a GSO packet, at most 65,535.
+    /// The number of packets in the frame: 1 unless it is a GSO packet, at most 65,535.
     pub fn segments(&self) -> usize {
         self.segments
     }
@@ -272,8 +272,8 @@ impl<'a> Frame<'a> {
         self.header + self.payload(i).len()
     }
 
-    /// How many bytes [`write_header`](Self::write_header) writes. 0 for a packet that needs
-    /// nothing done to it.
+    /// The number of bytes that [`write_header`](Self::write_header) writes. 0 for a packet that
+    /// needs nothing done to it.
     pub fn header_len(&self) -> usize {
         self.header
     }

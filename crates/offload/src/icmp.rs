@@ -52,8 +52,8 @@ pub fn echo_answer(packet: &[u8]) -> Option<(u16, u16)> {
     (*quoted.get(inner)? == request).then(|| id_and_sequence(quoted, inner))?
 }
 
-/// What a router would tell the sender of `packet`, of which the beginning is enough, about a link
-/// with this MTU. `None` if it may not be told: of an ICMP error, of a multicast, of a fragment.
+/// The message of a router to the sender of `packet`, of which the beginning is enough, about a
+/// link with this MTU. `None` if it may not be told: of an ICMP error, of a multicast, of a fragment.
 pub fn too_big(packet: &[u8], mtu: u16) -> Option<Vec<u8>> {
     let is_v6 = *packet.first()? >> 4 == 6;
     let (header, protocol) = match is_v6 {
@@ -93,7 +93,7 @@ pub fn too_big(packet: &[u8], mtu: u16) -> Option<Vec<u8>> {
     Some(answer)
 }
 
-/// Of an echo reply, of an expired packet and of an echo request.
+/// The types of an echo reply, of an expired packet and of an echo request.
 fn types(packet: &[u8]) -> Option<(u8, u8, u8)> {
     match *packet.first()? >> 4 {
         4 => Some((0, 11, 8)),
@@ -102,8 +102,8 @@ fn types(packet: &[u8]) -> Option<(u8, u8, u8)> {
     }
 }
 
-/// Where its ICMP message begins, if it has one: in a first fragment, too, because a host that was
-/// told of a limit answers in fragments.
+/// The beginning of its ICMP message, if it has one: in a first fragment, too, because a host that
+/// was told of a limit answers in fragments.
 fn message(packet: &[u8]) -> Option<usize> {
     let ip = Ip::parse(packet)?;
     let (protocol, at) = ip.first_transport(packet)?;

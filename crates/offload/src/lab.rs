@@ -1,4 +1,4 @@
-//! What `adit-lab reproduce` turns off one by one, to measure what each is worth.
+//! Ideas that `adit-lab reproduce` turns off one by one, to measure what each is worth.
 //!
 //! Only a build with `--cfg adit_lab_steps`, which the lab makes for itself, looks at the variable.
 //! In every other build [`without`] is the constant `false`.
@@ -11,7 +11,7 @@ pub const VARIABLE: &str = "ADIT_LAB_WITHOUT";
 /// Something that can be turned off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Idea {
-    /// More than one message in a `sendmmsg` or `recvmmsg`.
+    /// Several messages in one `sendmmsg` or `recvmmsg`.
     Mmsg,
     /// The Internet checksum in vectors.
     VectorChecksum,
@@ -22,7 +22,7 @@ pub enum Idea {
 impl Idea {
     const ALL: [Self; 3] = [Self::Mmsg, Self::VectorChecksum, Self::SizedFrames];
 
-    /// Its name in [`VARIABLE`].
+    /// The name of the idea in [`VARIABLE`].
     pub const fn name(self) -> &'static str {
         match self {
             Self::Mmsg => "mmsg",

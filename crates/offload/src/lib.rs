@@ -103,7 +103,7 @@ pub const GSO_TUNNEL_V6: u8 = 0x40;
 /// `VIRTIO_NET_HDR_GSO_ECN`: the first TCP segment carries CWR, the others do not.
 pub const GSO_ECN: u8 = 0x80;
 
-/// What a frame was merged of. A kernel may take some of these and refuse others.
+/// The kind of packets that a frame was merged of. A kernel may take some kinds and refuse others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Merged {
     /// TCP segments.
@@ -115,10 +115,10 @@ pub enum Merged {
 }
 
 impl Merged {
-    /// How many kinds there are.
+    /// The number of kinds.
     pub const COUNT: usize = 3;
 
-    /// By the virtio header that leads the frame; `None` if it was not merged.
+    /// Reads the kind from the virtio header that leads the frame; `None` if it was not merged.
     pub fn of(head: &[u8]) -> Option<Self> {
         match *head.get(1)? {
             GSO_NONE => None,
@@ -141,14 +141,14 @@ pub struct VnetHdr {
     pub hdr_len: u16,
     /// Payload bytes of every segment but the last.
     pub gso_size: u16,
-    /// Where the summed bytes begin.
+    /// The beginning of the summed bytes.
     pub csum_start: u16,
-    /// Where the checksum stands, from `csum_start`.
+    /// The offset of the checksum from `csum_start`.
     pub csum_offset: u16,
-    /// Where a tunnel's UDP header begins. The kernel means it for devices with Ethernet headers:
-    /// never trust it.
+    /// The beginning of a tunnel's UDP header. The kernel means it for devices with Ethernet
+    /// headers: never trust it.
     pub outer_transport: u16,
-    /// Where the IP header inside a tunnel begins.
+    /// The beginning of the IP header inside a tunnel.
     pub inner_network: u16,
 }
 

@@ -1,4 +1,4 @@
-//! What several implementations do with a batch.
+//! Steps on a batch that several implementations share.
 
 use crate::TAG_LEN;
 
@@ -6,7 +6,7 @@ use crate::TAG_LEN;
 #[cfg(target_arch = "x86_64")]
 const CHUNK_BYTES: usize = 12 << 10;
 
-/// How many of the jobs, whose texts have these lengths, make the next chunk.
+/// The number of jobs, whose texts have these lengths, that make the next chunk.
 #[cfg(target_arch = "x86_64")]
 pub(super) fn chunk(most: usize, lens: impl Iterator<Item = usize>) -> usize {
     let mut bytes = 0;

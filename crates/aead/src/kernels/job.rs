@@ -9,7 +9,7 @@ pub(crate) struct Job<'a> {
     pub(crate) key: &'a Key,
     pub(crate) nonce: [u8; 12],
     pub(crate) aad: &'a [u8],
-    /// This many bytes of the input stand in `out` already; the rest follows in `src`.
+    /// The number of bytes of the input that stand in `out` already; the rest follows in `src`.
     pub(crate) in_place: usize,
     pub(crate) src: &'a [u8],
     pub(crate) out: &'a mut [u8],
@@ -21,7 +21,7 @@ impl Job<'_> {
         core::array::from_fn(|i| u32::from_le_bytes(words[i]))
     }
 
-    /// For sealing: puts the whole plaintext into `out` and returns its length.
+    /// Puts the whole plaintext into `out` for sealing, and returns its length.
     pub(crate) fn gather(&mut self) -> usize {
         let len = self.out.len() - TAG_LEN;
         let (copied, zeros) = self.out[self.in_place..len].split_at_mut(self.src.len());
@@ -30,7 +30,7 @@ impl Job<'_> {
         len
     }
 
-    /// For opening: ciphertext and tag.
+    /// The ciphertext and the tag, for opening.
     pub(super) fn sealed(&self) -> &[u8] {
         if self.in_place == 0 {
             self.src
@@ -74,7 +74,7 @@ impl Job<'_> {
         }
     }
 
-    /// Of a job that is shorter than a tag, nothing is opened.
+    /// The packet to open. Nothing of a job that is shorter than a tag is opened.
     pub(super) fn opening(&mut self) -> lanes::Packet {
         let len = self.sealed().len().saturating_sub(TAG_LEN);
         lanes::Packet {

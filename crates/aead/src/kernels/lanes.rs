@@ -8,7 +8,7 @@ use super::scalar::Poly;
 /// The most lanes that a kernel works on at a time.
 pub(super) const MAX_LANES: usize = 32;
 
-/// Up to [`MAX_LANES`] blocks to make. The arrays are parallel: a lane is an index.
+/// A list of up to [`MAX_LANES`] blocks to make. The arrays are parallel: a lane is an index.
 ///
 /// The caller that pushes a lane promises: until the lanes are cleared its key lives, the bytes of
 /// `src` in the mask `load` can be read, and those of `dst` in the mask `store` written; kernels
@@ -25,7 +25,7 @@ pub(super) struct Lanes {
     /// Only the first is set unless the lanes are mixed.
     pub(super) keys: [*const [u8; 32]; MAX_LANES],
     len: usize,
-    /// They are flushed when they are as many.
+    /// The number of lanes at which they are flushed.
     full: usize,
     mixed: bool,
     /// The lanes whose masks are not full.
@@ -48,7 +48,7 @@ impl Lanes {
         Self::of(MAX_LANES)
     }
 
-    /// At most [`MAX_LANES`], to be flushed when there are as many.
+    /// A list of at most [`MAX_LANES`], to be flushed when there are as many.
     pub(super) fn of(full: usize) -> Self {
         Self {
             rows: [row(0, [0; 3]); MAX_LANES],
@@ -247,7 +247,7 @@ impl Packet {
         words
     }
 
-    /// From where the input at `at` is read, and up to which byte.
+    /// The place from which the input at `at` is read, and the byte up to which it is.
     #[inline(always)]
     pub(super) fn input(&self, at: usize) -> (*const u8, usize) {
         if at < self.in_place {
@@ -258,7 +258,7 @@ impl Packet {
     }
 }
 
-/// What is to be authenticated: `len` readable bytes, and possibly additional data before them.
+/// Bytes to be authenticated: `len` readable ones, and possibly additional data before them.
 #[derive(Clone, Copy)]
 pub(super) struct Text {
     pub(super) text: *const u8,

@@ -137,7 +137,7 @@ impl Kernel {
         }
     }
 
-    /// As [`seal`](crate::seal).
+    /// Seals as [`seal`](crate::seal) does.
     pub fn seal(self, jobs: &mut [SealJob<'_>]) {
         match self.choose(jobs.iter().map(|job| job.0.out.len())) {
             #[cfg(target_arch = "x86_64")]
@@ -152,7 +152,7 @@ impl Kernel {
         }
     }
 
-    /// As [`open`](crate::open).
+    /// Opens as [`open`](crate::open) does.
     pub fn open(self, jobs: &mut [OpenJob<'_>]) {
         let each = |jobs: &mut [OpenJob<'_>], open: fn(&mut Job<'_>) -> bool| {
             jobs.iter_mut().for_each(|job| job.1 = open(&mut job.0));

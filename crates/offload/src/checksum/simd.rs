@@ -19,7 +19,7 @@ use std::arch::x86_64::{
 
 use super::lanes::lanes;
 
-/// From this many bytes on, choosing among vector widths pays for itself.
+/// Bytes from which on choosing among vector widths pays for itself.
 pub(super) const WORTH: usize = 64;
 
 /// Sums with the widest vectors that this processor has.
@@ -38,7 +38,7 @@ pub(super) fn sum(bytes: &[u8]) -> u64 {
     lanes::<8>(bytes)
 }
 
-/// See [`lanes`].
+/// Sums `bytes` as [`lanes`] does, with AVX2.
 #[target_feature(enable = "avx2")]
 pub(super) fn avx2(bytes: &[u8]) -> u64 {
     lanes::<16>(bytes)

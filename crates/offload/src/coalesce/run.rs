@@ -31,7 +31,7 @@ pub(super) const CWR: u8 = 0x80;
 #[derive(Debug)]
 pub(super) struct Run {
     pub(super) peer: u32,
-    /// More may join, unless its peer sent something that must not be passed.
+    /// Whether more may join, unless its peer sent something that must not be passed.
     pub(super) open: bool,
     /// Room for the virtio header, then the headers of the first packet.
     pub(super) head: [u8; VNET_HDR_LEN + MAX_HEADERS],
@@ -48,12 +48,12 @@ pub(super) struct Run {
     pub(super) fixed_id: [bool; 2],
 }
 
-/// Where things are in a TCP or UDP packet whose headers are the plainest possible.
+/// Offsets in a TCP or UDP packet whose headers are the plainest possible.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct PacketLayout {
-    /// Of the flow: outside a tunnel.
+    /// Offsets of the flow: outside a tunnel.
     pub(super) flow: HeaderOffsets,
-    /// Of what is merged: the same, or TCP inside VXLAN.
+    /// Offsets of what is merged: the same, or TCP inside VXLAN.
     pub(super) merged: HeaderOffsets,
     /// Length of all headers.
     pub(super) headers: usize,
@@ -62,21 +62,21 @@ pub(super) struct PacketLayout {
 /// An IP header without options or extensions, and the transport header behind it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct HeaderOffsets {
-    /// Where the IP header begins.
+    /// The beginning of the IP header.
     pub(super) at: usize,
     pub(super) v6: bool,
     pub(super) tcp: bool,
-    /// Where the transport header begins.
+    /// The beginning of the transport header.
     pub(super) transport: usize,
 }
 
-/// What a packet means for the runs that are open.
+/// The meaning of a packet for the runs that are open.
 pub(super) enum Class {
-    /// No flow of ours: it may pass and be passed.
+    /// A packet of no flow that merges: it may pass and be passed.
     Alone,
-    /// Might belong to any flow of its peer: none of them may pass it.
+    /// A packet that might belong to any flow of its peer: none of them may pass it.
     Fence,
-    /// Belongs to a flow.
+    /// A packet of a flow.
     Flow {
         layout: PacketLayout,
         merges: bool,

@@ -1,4 +1,4 @@
-//! What tunnels inside carry.
+//! Packets inside UDP tunnels.
 
 use crate::coalesce::run::{Class, FIN, HeaderOffsets, PSH, PacketLayout, RST, SYN, URG, VXLAN};
 use crate::ip::{ICMP, ICMPV6, Ip, TCP, UDP};

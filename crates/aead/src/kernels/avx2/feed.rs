@@ -18,12 +18,12 @@ pub(super) struct Feed {
     begun: bool,
     /// The packets before this one have their tags.
     now: usize,
-    /// Those before this one can be worked on.
+    /// The packets before this one can be worked on.
     pub(super) ready: usize,
     pub(super) texts: [Text; SLOTS],
     /// The first of as many keys.
     pub(super) keys: *const [u8; 32],
-    /// Where the tags go.
+    /// The places of the tags.
     pub(super) tags: [*mut [u8; 16]; SLOTS],
 }
 

@@ -13,7 +13,7 @@ use core::arch::x86_64::_mm256_zeroall;
 use core::hint::black_box;
 use feed::Feed;
 
-/// When opening, keys are made for this many packets, beginning with the one to be decrypted: one
+/// The number of packets for which keys are made when opening, from the one to be decrypted on: one
 /// run of lanes.
 const AHEAD: usize = chacha::WIDTH;
 

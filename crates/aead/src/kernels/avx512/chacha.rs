@@ -85,7 +85,7 @@ macro_rules! double_round {
     };
 }
 
-/// Where the states of 32 lanes are while no register has them; the owner zeroizes it.
+/// The states of 32 lanes while no register has them; the owner zeroizes them.
 #[repr(C, align(64))]
 pub(super) struct States {
     start: [V; 32],

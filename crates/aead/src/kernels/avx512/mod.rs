@@ -98,7 +98,7 @@ struct Batch<const N: usize> {
 struct Work<const N: usize> {
     lanes: Lanes,
     cipher: Cipher,
-    /// To `N` keys, by which alone they are written and read.
+    /// A pointer to `N` keys, by which alone they are written and read.
     keys: *mut [u8; 32],
     texts: [Text; N],
     tags: [[u8; TAG_LEN]; N],

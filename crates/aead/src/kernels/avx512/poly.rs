@@ -161,7 +161,7 @@ type Blocks = [[V; 3]; 4];
 /// Eight packets, one in each lane.
 struct Eight<'a> {
     texts: &'a [Text; 8],
-    /// Where the last block of each, that of the lengths, would end behind its text.
+    /// The place where the last block of each, that of the lengths, would end behind its text.
     ends: [*const u8; 8],
     /// Whether all have the same length.
     alike: bool,
@@ -332,7 +332,7 @@ pub(super) unsafe fn packets<const G: usize>(
     }
 }
 
-/// From limbs of 44, 44 and 42 bits and a little to the tag.
+/// Makes the tag of limbs of 44, 44 and 42 bits and a little.
 #[inline(always)]
 fn tag_of(h: [u64; 3], s: u128) -> [u8; 16] {
     let low = u128::from(h[0]).wrapping_add(u128::from(h[1]) << 44);
@@ -458,5 +458,5 @@ pub(super) unsafe fn tag(text: &Text, key: &[u8; 32]) -> [u8; TAG_LEN] {
     }
 }
 
-/// Below this number of blocks the integer unit is faster than the preparation of eight powers.
+/// The number of blocks below which the integer unit is faster than to prepare eight powers.
 pub(super) const SCALAR_BELOW: usize = 15;

@@ -45,14 +45,14 @@ macro_rules! double_round {
 const MOST: usize = 32;
 /// Trains of more than 16 packets stay below this number of bytes, for the first-level cache.
 const BYTES: usize = 48 << 10;
-/// Up to 16 packets are a train only if they have as many blocks.
+/// The fewest blocks with which up to 16 packets are a train.
 const LEAST_BLOCKS: usize = 128;
 /// The lanes of a register.
 const WIDTH: usize = 16;
-/// As many elements are read from any packet on.
+/// The elements of an array: a whole register can be read from any packet on.
 const SPAN: usize = MOST + WIDTH;
 
-/// How many of the jobs come next, and whether they make a train, of `most` packets or less.
+/// The number of jobs that come next, and whether they make a train, of `most` packets or less.
 pub(super) fn next<'a>(
     mut jobs: impl Iterator<Item = &'a Job<'a>> + Clone,
     most: usize,
@@ -79,8 +79,8 @@ pub(super) fn next<'a>(
     (before, false)
 }
 
-/// Up to [`MOST`] packets. Element `i` of the arrays is of packet `i % count`, `i / count` blocks
-/// further on; `new` fills all up to `count + WIDTH`, so that 16 can be read from any packet on.
+/// A train of up to [`MOST`] packets. Element `i` of the arrays is of packet `i % count`,
+/// `i / count` blocks further on; `new` fills all up to `count + WIDTH`, so that 16 can be read from any packet on.
 #[repr(C, align(64))]
 pub(super) struct Train {
     count: usize,
@@ -89,9 +89,9 @@ pub(super) struct Train {
     keys: *mut [u8; 32],
     /// The last three rows of the initial state.
     nonces: [[i32; SPAN]; 3],
-    /// How many blocks further on.
+    /// The number of blocks further on.
     ahead: [u32; SPAN],
-    /// Where block 0 would begin if it were text.
+    /// The place where block 0 would begin if it were text.
     src: [*const u8; SPAN],
     dst: [*mut u8; SPAN],
 }
@@ -224,7 +224,7 @@ struct Columns {
     /// Sixteen rows of 3 vectors: of the first column, in which packets do not differ, a word for
     /// each of 16 blocks; of the others a word for each packet.
     rows: *mut V,
-    /// Where the 16 blocks end.
+    /// The end of the 16 blocks.
     end: u32,
 }
 
@@ -357,7 +357,7 @@ impl Sixteen<'_> {
         }
     }
 
-    /// Where the pointers stand if all lanes have whole blocks of text from the same side.
+    /// The pointers, if all lanes have whole blocks of text from the same side.
     #[inline]
     fn whole(&self) -> Option<(*const *const u8, *const *mut u8)> {
         let (train, shape) = (self.train, &self.train.shape);
@@ -375,7 +375,7 @@ impl Sixteen<'_> {
         }
     }
 
-    /// What a lane reads and what it writes, with masks.
+    /// The bytes that a lane reads and those that it writes, with masks.
     #[inline(always)]
     fn part(&self, lane: usize) -> (*const u8, u64, *mut u8, u64) {
         let (train, shape) = (self.train, &self.train.shape);
