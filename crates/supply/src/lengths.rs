@@ -7,36 +7,27 @@ use crate::circles::is_test;
 /// The most lines of a file, with comments and blank ones.
 const MOST: usize = 500;
 
-/// Files of the lab that are longer. No other may join them, and one that is shortened leaves.
-const LONGER: [&str; 0] = [];
-
 /// What is wrong with the files below `root`: a text for each.
 pub(crate) fn mistakes(root: &Path) -> Result<Vec<String>, String> {
+    Ok(wrong(&all(root)?))
+}
+
+/// The lines of every file of the product and the lab that is no test, by its path.
+fn all(root: &Path) -> Result<Vec<(String, usize)>, String> {
     let mut all = Vec::new();
     for folder in ["crates", "bench/src"] {
         count(&root.join(folder), folder, &mut all)?;
     }
-    Ok(wrong(&all, &LONGER))
+    Ok(all)
 }
 
-/// What is wrong with files of these lengths, if those of `longer` may have more lines.
-fn wrong(files: &[(String, usize)], longer: &[&str]) -> Vec<String> {
-    let is_long = |name: &str| {
-        files
-            .iter()
-            .any(|(file, lines)| file == name && *lines > MOST)
-    };
-    let needless = longer.iter().filter(|name| !is_long(name)).map(|name| {
-        format!("{name} has at most {MOST} lines: take it out of the list of crates/supply/src/lengths.rs")
-    });
-    let long = files
-        .iter()
-        .filter(|(name, lines)| *lines > MOST && !longer.contains(&name.as_str()));
-    long.map(|(name, lines)| {
+/// What is wrong with files of these lengths.
+fn wrong(files: &[(String, usize)]) -> Vec<String> {
+    let long = files.iter().filter(|(_, lines)| *lines > MOST);
+    let described = long.map(|(name, lines)| {
         format!("{name} has {lines} lines, and {MOST} at most are allowed: split it by purpose")
-    })
-    .chain(needless)
-    .collect()
+    });
+    described.collect()
 }
 
 /// The lines of each file below a folder that is no test, by its path.
@@ -65,22 +56,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_long_file_is_refused_unless_it_is_known() {
+    fn a_file_of_501_lines_is_refused() {
         let files = [("a.rs".to_owned(), MOST), ("b.rs".to_owned(), MOST + 1)];
         let refused = "b.rs has 501 lines, and 500 at most are allowed: split it by purpose";
-        assert_eq!(wrong(&files, &[]), [refused]);
-        assert_eq!(wrong(&files, &["b.rs"]), [""; 0]);
+        assert_eq!(wrong(&files), [refused]);
     }
 
     #[test]
-    fn a_file_that_was_shortened_leaves_the_list() {
-        let files = [("a.rs".to_owned(), MOST)];
-        for known in ["a.rs", "gone.rs"] {
-            let found = wrong(&files, &[known]);
-            assert!(
-                found[0].starts_with(&format!("{known} has at most 500 lines")),
-                "{found:?}"
-            );
-        }
+    fn the_sources_of_product_and_lab_are_counted_without_tests() {
+        let all = all(&crate::metadata::root()).expect("a readable repository");
+        let has = |name: &str| all.iter().any(|(file, lines)| file == name && *lines > 0);
+        assert!(has("crates/supply/src/lengths.rs") && has("bench/src/main.rs"));
+        assert!(!has("crates/supply/src/tests.rs"));
     }
 }

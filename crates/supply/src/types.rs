@@ -5,15 +5,25 @@ use std::path::Path;
 
 use crate::circles::{self, CRATES, SourceFile};
 
-/// Names that several types may have.
-const SHARED: [&str; 5] = [
-    // The packets at work in a cipher's kernel, and the states of its lanes: the same for two widths
-    // of vectors.
-    "Batch", "Cipher",
-    // IPv4 or IPv6, in two crates of which neither knows the other.
-    "Family", // The result of a crate or a module, with its error.
-    "Result", // The vector register of a kernel.
-    "V",
+/// Names that several types may have, and why.
+const SHARED: [(&str, &str); 5] = [
+    (
+        "Batch",
+        "the packets at work in a cipher's kernel, for each width of vectors",
+    ),
+    (
+        "Cipher",
+        "the state of a cipher's kernel, for each width of vectors",
+    ),
+    (
+        "Family",
+        "IPv4 or IPv6, in two crates of which neither knows the other",
+    ),
+    (
+        "Result",
+        "the result of a crate or a module, with its error",
+    ),
+    ("V", "the vector register of a kernel"),
 ];
 
 /// Where a type is defined: its file, and the line there.
@@ -32,7 +42,7 @@ pub(crate) fn mistakes(root: &Path) -> Result<Vec<String>, String> {
 }
 
 /// What is wrong with these files, by their paths, if several types may have the names of `shared`.
-fn wrong(files: &BTreeMap<String, SourceFile>, shared: &[&str]) -> Vec<String> {
+fn wrong(files: &BTreeMap<String, SourceFile>, shared: &[(&str, &str)]) -> Vec<String> {
     let mut places = Places::new();
     for (file, source) in files {
         let mut before = None;
@@ -47,15 +57,16 @@ fn wrong(files: &BTreeMap<String, SourceFile>, shared: &[&str]) -> Vec<String> {
         }
     }
     let is_twice = |name: &str| places.get(name).is_some_and(|all| all.len() > 1);
-    let needless = shared.iter().filter(|name| !is_twice(name));
-    let needless = needless.map(|name| {
+    let needless = shared.iter().filter(|(name, _)| !is_twice(name));
+    let needless = needless.map(|(name, why)| {
         format!(
-            "{name} is the name of one type: take it out of the list of crates/supply/src/types.rs"
+            "{name} is the name of one type: crates/supply/src/types.rs need not allow it ({why})"
         )
     });
+    let is_shared = |name: &str| shared.iter().any(|(known, _)| *known == name);
     let twice = places
         .iter()
-        .filter(|(name, all)| all.len() > 1 && !shared.contains(&name.as_str()));
+        .filter(|(name, all)| all.len() > 1 && !is_shared(name));
     let described = twice.map(|(name, all)| {
         let lines: Vec<_> = all
             .iter()
@@ -74,7 +85,7 @@ fn wrong(files: &BTreeMap<String, SourceFile>, shared: &[&str]) -> Vec<String> {
 mod tests {
     use super::*;
 
-    fn found(files: &[(&str, &str)], shared: &[&str]) -> Vec<String> {
+    fn found(files: &[(&str, &str)], shared: &[(&str, &str)]) -> Vec<String> {
         let parsed =
             |(name, text): &(&str, &str)| ((*name).to_owned(), SourceFile::parse(name, text));
         wrong(&files.iter().map(parsed).collect(), shared)
@@ -99,14 +110,14 @@ mod tests {
                  a/lib.rs:1\n  a/lib.rs:2\n  b/lib.rs:2",
             ]
         );
-        assert_eq!(found(&files, &["Inner", "Peer"]), [""; 0]);
+        assert_eq!(found(&files, &[("Inner", ""), ("Peer", "")]), [""; 0]);
     }
 
     #[test]
     fn an_exception_that_is_not_needed_is_refused() {
         let alone = found(
             &[("a.rs", "type Result<T> = core::Result<T, E>;")],
-            &["Result"],
+            &[("Result", "an error")],
         );
         assert!(
             alone[0].starts_with("Result is the name of one type"),
