@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use adit_io::testing::mem::{MemTun, MemUdp};
-use adit_io::{Grace, RecvBatch, SendReport, Transmit, TunQueue, UdpSocket};
+use adit_io::{FrameBatch, Grace, RecvBatch, SendReport, Transmit, TunQueue, UdpSocket};
 
 /// The first type of a data message.
 const DATA: u8 = 4;
@@ -75,14 +75,16 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 pub(super) struct Tun(pub(super) MemTun, pub(super) Arc<Ends>);
 
 impl TunQueue for Tun {
-    fn read(&self, buf: &mut [u8]) -> io::Result<usize> {
-        if !self.1.reads.load(Ordering::Relaxed) {
-            return self.0.read(buf);
-        }
-        let next = self.1.next.fetch_add(1, Ordering::Relaxed);
-        let frame = &self.1.frames[next % self.1.frames.len()];
-        buf[..frame.len()].copy_from_slice(frame);
-        Ok(frame.len())
+    fn read_batch(&self, batch: &mut FrameBatch) -> io::Result<bool> {
+        batch.fill(|buf| {
+            if !self.1.reads.load(Ordering::Relaxed) {
+                return self.0.read(buf);
+            }
+            let next = self.1.next.fetch_add(1, Ordering::Relaxed);
+            let frame = &self.1.frames[next % self.1.frames.len()];
+            buf[..frame.len()].copy_from_slice(frame);
+            Ok(frame.len())
+        })
     }
 
     fn write(&self, frame: &[IoSlice<'_>]) -> io::Result<()> {

@@ -307,10 +307,6 @@ fn open_ns(packet_bytes: f64) -> f64 {
 pub(super) struct Clocked<D>(pub(super) D, pub(super) Arc<Clock>);
 
 impl<T: TunQueue> TunQueue for Clocked<T> {
-    fn read(&self, buf: &mut [u8]) -> io::Result<usize> {
-        self.0.read(buf)
-    }
-
     fn read_batch(&self, batch: &mut FrameBatch) -> io::Result<bool> {
         let Self(tun, clock) = self;
         let Some(begun) = clock.begin() else {

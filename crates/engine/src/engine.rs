@@ -9,13 +9,14 @@ use adit_proto::Device;
 
 use crate::control::thread::{ControlMailbox, ControlThread};
 use crate::control::{InterfaceControl, memory};
+use crate::driver::Driver;
 use crate::host::platform::Platform;
 use crate::interface::Interface;
 use crate::shards::help::CpuLoad;
 use crate::shards::mailbox::ShardMailbox;
 use crate::shards::owner::OwnedQueues;
 use crate::shards::queues::Queues;
-use crate::shards::settings::{Policy, ThreadSettings};
+use crate::shards::settings::{Liberties, Policy, ThreadSettings};
 use crate::shards::shard::Shard;
 use crate::shards::thread_pool::ThreadPool;
 use crate::shared::common::Common;
@@ -71,9 +72,32 @@ impl<T: TunQueue + 'static, H: Platform> Engine<T, H> {
         let pool = &threads.pool;
         pool.start_inbound_thread()?;
         let control = ControlThread::new(Arc::clone(&threads.control))?;
-        let cpus = settings.cpus.as_deref();
-        pool.spawn("adit-control".into(), cpus, move || control.run())?;
+        let (cpus, liberties) = (settings.cpus.as_deref(), settings.liberties);
+        pool.spawn("adit-control".into(), cpus, move || control.run(liberties))?;
         Ok(Self(Arc::new(threads)))
+    }
+
+    /// Makes an engine that has no threads: all happens in the turns that its driver is given.
+    ///
+    /// # Errors
+    ///
+    /// Those of eventfd(2) and epoll_create(2), as when there are no further descriptors.
+    pub fn driven() -> io::Result<(Self, Driver<T, H>)> {
+        let settings = ThreadSettings {
+            shards: 1,
+            policy: Policy::Inline,
+            cpus: None,
+            liberties: Liberties::NONE,
+            on_start: None,
+        };
+        let threads = Threads {
+            pool: Arc::new(ThreadPool::new(&settings, Shard::prepare)?),
+            control: Arc::new(ControlMailbox::new()?),
+            next_number: AtomicU32::new(0),
+        };
+        let shard = Shard::new(threads.pool.add()?, Arc::clone(&threads.pool))?;
+        let control = ControlThread::new(Arc::clone(&threads.control))?;
+        Ok((Self(Arc::new(threads)), Driver::new(control, shard)?))
     }
 
     /// Runs one more interface. It gets the shard that has least to serve, or a new one.

@@ -2,7 +2,7 @@
 
 use std::any::Any;
 use std::io;
-use std::sync::mpsc::sync_channel;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -69,6 +69,37 @@ pub struct EngineReport {
     pub waiting: WaitingCounters,
 }
 
+/// An answer that the control thread owes.
+#[derive(Debug)]
+pub struct Pending<R>(Receiver<R>);
+
+/// How an answer stands.
+#[derive(Debug)]
+pub enum Answered<R> {
+    /// It is there.
+    Yes(R),
+    /// It comes.
+    NotYet,
+    /// It does not come: the interface ends.
+    Never,
+}
+
+impl<R> Pending<R> {
+    /// Waits for it; `None` if the interface ends.
+    pub fn wait(self) -> Option<R> {
+        self.0.recv().ok()
+    }
+
+    /// Waits for it for so long at most.
+    pub fn wait_for(&self, timeout: Duration) -> Answered<R> {
+        match self.0.recv_timeout(timeout) {
+            Ok(answer) => Answered::Yes(answer),
+            Err(RecvTimeoutError::Timeout) => Answered::NotYet,
+            Err(RecvTimeoutError::Disconnected) => Answered::Never,
+        }
+    }
+}
+
 /// Peers that the control thread looks at without doing anything else meanwhile.
 const LOOKED_AT: usize = 256;
 
@@ -94,11 +125,18 @@ impl Interface {
     ///
     /// [`CommandError`] says what was refused; nothing was changed.
     pub fn set(&self, change: DeviceChange) -> Result<(), CommandError> {
+        let answer = self.begin_set(change).wait();
+        answer.map_or(Err(CommandError::Stopping), |(result, _)| result)
+    }
+
+    /// Begins what [`Self::set`] does. The change comes back with the answer, to be freed.
+    pub fn begin_set(
+        &self,
+        change: DeviceChange,
+    ) -> Pending<(Result<(), CommandError>, DeviceChange)> {
         let (answer, result) = sync_channel(1);
         self.common.command(ControlCommand::Set(change, answer));
-        result
-            .recv()
-            .map_or(Err(CommandError::Stopping), |(result, _)| result)
+        Pending(result)
     }
 
     /// Configuration and status as of now; an error once the interface ends.
@@ -107,9 +145,15 @@ impl Interface {
     ///
     /// [`CommandError::NoMemory`], and [`CommandError::Stopping`] once the interface ends.
     pub fn get(&self) -> Result<DeviceStatus, CommandError> {
+        let answer = self.begin_get().wait();
+        answer.unwrap_or(Err(CommandError::Stopping))
+    }
+
+    /// Begins what [`Self::get`] does.
+    pub fn begin_get(&self) -> Pending<Result<DeviceStatus, CommandError>> {
         let (answer, result) = sync_channel(1);
         self.common.command(ControlCommand::Get(answer));
-        result.recv().unwrap_or(Err(CommandError::Stopping))
+        Pending(result)
     }
 
     /// The settings and only the peers that have these keys, and how many peers there are. Takes some
@@ -138,9 +182,14 @@ impl Interface {
     /// Begins a handshake with a peer, unless one is under way. Returns the time until its initiation
     /// leaves, which the protocol's limits decide; `None` if there is no such peer.
     pub fn probe(&self, peer: PublicKey) -> Option<Duration> {
+        self.begin_probe(peer).wait().flatten()
+    }
+
+    /// Begins what [`Self::probe`] does.
+    pub fn begin_probe(&self, peer: PublicKey) -> Pending<Option<Duration>> {
         let (answer, result) = sync_channel(1);
         self.common.command(ControlCommand::Probe(peer, answer));
-        result.recv().ok().flatten()
+        Pending(result)
     }
 
     /// The addresses that the names of peers' endpoints lead to now; `None` for a peer without a
@@ -174,6 +223,12 @@ impl Interface {
         self.common.report(result.recv().unwrap_or_default())
     }
 
+    /// The same without what the control thread would have to say, for which nobody waits: how
+    /// handshakes went, the offloads of sockets, the load of receive queues.
+    pub fn report_at_once(&self) -> EngineReport {
+        self.common.report(OfControl::default())
+    }
+
     /// For a watchdog: waits for the control thread, and returns whether the threads that process
     /// packets have answered the call before this one. They are to have some seconds for that.
     pub fn responds(&self) -> bool {
@@ -199,6 +254,11 @@ impl Interface {
         self.common.wait()
     }
 
+    /// Whether it has ended.
+    pub fn has_ended(&self) -> bool {
+        self.common.has_ended()
+    }
+
     /// Has `on_end` called when it has ended, at once if it has. It is called on a thread of the
     /// engine, which it must not block.
     pub fn on_end(&self, on_end: impl FnOnce() + Send + 'static) {
@@ -221,6 +281,7 @@ pub(crate) trait AnyCommon: Send + Sync {
     fn listen(&self, listens: bool);
     fn stop(&self);
     fn wait(&self) -> StopReason;
+    fn has_ended(&self) -> bool;
     fn on_end(&self, on_end: Box<dyn FnOnce() + Send>);
     /// See [`Queues::pause`].
     fn pause(&self, pauses: bool) -> bool;
@@ -336,6 +397,10 @@ impl<T: TunQueue, U: UdpSocket> AnyCommon for RunningInterface<T, U> {
 
     fn wait(&self) -> StopReason {
         self.common.wait()
+    }
+
+    fn has_ended(&self) -> bool {
+        self.common.has_ended()
     }
 
     fn on_end(&self, on_end: Box<dyn FnOnce() + Send>) {

@@ -32,6 +32,7 @@
 #![deny(missing_docs)]
 
 mod control;
+mod driver;
 mod engine;
 mod hand_over;
 mod host;
@@ -44,14 +45,16 @@ mod shared;
 mod thread;
 
 pub use adit_proto::{DropReason, IgnoredKind, PassedKind};
+pub use driver::Driver;
 pub use engine::{Engine, open_host_files};
 pub use hand_over::importer;
+pub use host::embedded::{Embedded, EmbeddedEnd, OnSocket};
 pub use host::kernel::{EventListener, LinuxPlatform, Settings, VerboseLog};
 pub use host::mem::{MemPlatform, PlatformEnd};
 pub use host::platform::{EventSource, PathMtu, Platform, PlatformEvent, TunDrops};
 pub use host::watch::Watches;
-pub use interface::{EngineReport, Interface};
-pub use shards::settings::{Policy, ThreadSettings};
+pub use interface::{Answered, EngineReport, Interface, Pending};
+pub use shards::settings::{Liberties, OnStart, Policy, ThreadSettings};
 pub use shared::counters::{BatchCounters, TrainCounters, WaitingCounters};
 pub use shared::error::CommandError;
 pub use shared::event::Event;
@@ -61,3 +64,4 @@ pub use shared::sockets::Sockets;
 pub use shared::state::{HandedSocket, InterfaceState, StopReason};
 #[cfg(debug_assertions)]
 pub use thread::progress;
+pub use thread::wake::Bell;

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use adit_engine::{Engine, StopReason};
 use adit_io::testing::mem::{MemNetwork, MemTun, MemUdp};
-use adit_io::{RecvBatch, SendReport, Transmit, TunQueue, UdpSocket};
+use adit_io::{FrameBatch, RecvBatch, SendReport, Transmit, TunQueue, UdpSocket};
 use adit_proto::config::{AllowedIpChange, Cidr, DeviceChange, PeerChange, PublicKey};
 use adit_proto::wire::INITIATION_LEN;
 use common::{A, B, EnginePair, Options, inner_ip, udp_frame};
@@ -150,9 +150,9 @@ fn gone() -> i32 {
 }
 
 impl TunQueue for Deleted {
-    fn read(&self, frame: &mut [u8]) -> io::Result<usize> {
+    fn read_batch(&self, batch: &mut FrameBatch) -> io::Result<bool> {
         self.check()?;
-        self.0.read(frame)
+        self.0.read_batch(batch)
     }
 
     fn write(&self, pieces: &[IoSlice<'_>]) -> io::Result<()> {

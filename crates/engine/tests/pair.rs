@@ -8,7 +8,7 @@ use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use adit_io::testing::fault::{Faults, Faulty};
-use adit_io::{Offloads, RecvBatch, SendReport, Transmit, TunQueue, UdpSocket};
+use adit_io::{FrameBatch, Offloads, RecvBatch, SendReport, Transmit, TunQueue, UdpSocket};
 use adit_offload::{Merged, VNET_HDR_LEN};
 use adit_proto::config::{AllowedIpChange, Cidr, DeviceChange, PeerChange, PublicKey};
 use common::{A, B, EnginePair, Options, inner_ip, segments, tcp_frame, udp_frame};
@@ -173,8 +173,8 @@ fn gro_packets_that_the_tun_refuses_arrive_packet_by_packet() {
 struct WithoutUdp<T>(T);
 
 impl<T: TunQueue> TunQueue for WithoutUdp<T> {
-    fn read(&self, buf: &mut [u8]) -> io::Result<usize> {
-        self.0.read(buf)
+    fn read_batch(&self, batch: &mut FrameBatch) -> io::Result<bool> {
+        self.0.read_batch(batch)
     }
 
     fn write(&self, frame: &[IoSlice<'_>]) -> io::Result<()> {

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use adit_engine::{Engine, MemPlatform, Policy, StopReason, ThreadSettings};
 use adit_io::testing::mem::{MemNetwork, MemTun, MemUdp};
-use adit_io::{Arrival, RecvBatch, SendReport, Transmit, TunQueue, UdpSocket};
+use adit_io::{Arrival, FrameBatch, RecvBatch, SendReport, Transmit, TunQueue, UdpSocket};
 use adit_proto::Time;
 use common::{A, B, EnginePair, Options, inner_ip, segments, udp_frame};
 
@@ -56,9 +56,9 @@ impl<T> Trapped<T> {
 }
 
 impl TunQueue for Trapped<MemTun> {
-    fn read(&self, frame: &mut [u8]) -> io::Result<usize> {
+    fn read_batch(&self, batch: &mut FrameBatch) -> io::Result<bool> {
         self.meets(Call::Read);
-        self.0.read(frame)
+        self.0.read_batch(batch)
     }
 
     fn write(&self, pieces: &[IoSlice<'_>]) -> io::Result<()> {

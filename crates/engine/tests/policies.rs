@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use adit_engine::{Engine, MemPlatform, Policy, ThreadSettings};
 use adit_io::testing::mem::{MemNetwork, MemTun, MemUdp};
-use adit_io::{RecvBatch, SendReport, Transmit, TunQueue, UdpSocket};
+use adit_io::{FrameBatch, RecvBatch, SendReport, Transmit, TunQueue, UdpSocket};
 use common::{A, B, EnginePair, Options, inner_ip, inner_net, segments, udp_frame};
 
 const FLOWS: u16 = 8;
@@ -88,13 +88,15 @@ impl<D> Disturbed<D> {
 }
 
 impl TunQueue for Disturbed<MemTun> {
-    fn read(&self, buf: &mut [u8]) -> io::Result<usize> {
-        self.doze();
-        let read = self.device.read(buf)?;
-        let this = std::thread::current();
-        let name = this.name().expect("a shard has a name").to_owned();
-        self.readers.lock().expect("no panic").insert(self.of, name);
-        Ok(read)
+    fn read_batch(&self, batch: &mut FrameBatch) -> io::Result<bool> {
+        batch.fill(|buf| {
+            self.doze();
+            let read = self.device.read(buf)?;
+            let this = std::thread::current();
+            let name = this.name().expect("a shard has a name").to_owned();
+            self.readers.lock().expect("no panic").insert(self.of, name);
+            Ok(read)
+        })
     }
 
     fn write(&self, frame: &[IoSlice<'_>]) -> io::Result<()> {

@@ -80,8 +80,13 @@ impl FrameBatch {
         }
     }
 
-    /// Clears it and reads frames until none waits (true) or the next might not fit.
-    pub(crate) fn fill(
+    /// Clears it and reads frames until none waits (true), which `read` says by `WouldBlock`, or the next might
+    /// not fit.
+    ///
+    /// # Errors
+    ///
+    /// Those of `read` if there is no frame, but not `WouldBlock`.
+    pub fn fill(
         &mut self,
         mut read: impl FnMut(&mut [u8]) -> io::Result<usize>,
     ) -> io::Result<bool> {
@@ -100,7 +105,7 @@ impl FrameBatch {
     }
 
     /// Forgets all frames.
-    pub(crate) fn clear(&mut self) {
+    pub fn clear(&mut self) {
         if self.arena.len() != ARENA_BYTES {
             self.arena = vec![0; ARENA_BYTES];
         }
@@ -115,8 +120,19 @@ impl FrameBatch {
     }
 
     /// Whether any frame fits.
-    pub(crate) fn has_room(&self) -> bool {
+    pub fn has_room(&self) -> bool {
         self.end + MAX_FRAME <= BATCH_BYTES
+    }
+
+    /// Appends the frame that `write` writes into [`MAX_FRAME`] bytes, a virtio header first, and whose
+    /// length it returns: nothing if that is 0. There has to be [room](Self::has_room), or it grows.
+    pub fn put(&mut self, write: impl FnOnce(&mut [u8]) -> usize) {
+        let read = |buf: &mut [u8]| match write(buf.get_mut(..MAX_FRAME).unwrap_or_default()) {
+            0 => Err(io::ErrorKind::WouldBlock.into()),
+            len => Ok(len.min(MAX_FRAME)),
+        };
+        // What is not written is not appended.
+        let _ = self.append(0, read);
     }
 
     /// Appends the frame that `read` reads from this queue, and returns its length. There is always

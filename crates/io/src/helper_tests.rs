@@ -12,6 +12,7 @@ use super::request::UNANSWERED;
 use super::served_tests::Served;
 use super::server::MAX_BYTES;
 use super::*;
+use crate::Offloads;
 use crate::sys::bpf::{self};
 use crate::sys::os::local_addr;
 use crate::sys::tun::{attach, attached};
@@ -19,7 +20,6 @@ use crate::transmit::Cut;
 use crate::tun::Tun;
 use crate::tun::egress::Egress;
 use crate::udp::open::{Gear, SocketPurpose};
-use crate::{Offloads, TunQueue};
 
 fn named(name: &str, queues: QueueChoice) -> HelperRequest {
     let name = InterfaceName::try_from(name.as_bytes()).expect("short");
@@ -500,7 +500,7 @@ fn the_helper_opens_queues_and_limits_them() {
     Egress::take_over(program, 1 << 20, true).expect("its numbers");
     let tun = Tun::from_fd(first, Offloads::ALL).expect("a TUN");
     assert_eq!(tun.name().expect("it is there"), "wg0");
-    assert!(TunQueue::read(&tun, &mut [0; 64]).is_err());
+    assert!(tun.read(&mut [0; 64]).is_err());
 }
 
 /// Whether this process may load programs, of which the newest needs Linux 6.6.

@@ -18,24 +18,14 @@ use crate::udp::{IcmpError, UdpState};
 /// A wrapper passes every method on, those with a default, too: a default means that the device lacks
 /// something. `testing/forwarding_tests.rs` looks at all wrappers of this crate.
 pub trait TunQueue: Send + Sync {
-    /// Reads one frame: a virtio header and an IP packet of up to 65,535 bytes. `WouldBlock` when
-    /// none waits.
-    ///
-    /// [`TunErrorKind::of`](crate::tun::TunErrorKind::of) says what any other error means.
+    /// Clears `batch` and fills it with the frames that wait: true if none waits any more. A frame is a
+    /// virtio header and an IP packet of up to 65,535 bytes.
     ///
     /// # Errors
     ///
-    /// `WouldBlock` when no frame waits; [`TunErrorKind::of`](crate::tun::TunErrorKind::of) classifies all others.
-    fn read(&self, buf: &mut [u8]) -> io::Result<usize>;
-
-    /// Clears `batch` and fills it with the frames that wait: true if none waits any more.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Self::read`] if there is no frame, but not `WouldBlock`.
-    fn read_batch(&self, batch: &mut FrameBatch) -> io::Result<bool> {
-        batch.fill(|buf| self.read(buf))
-    }
+    /// Why no frame could be read, if none was; [`TunErrorKind::of`](crate::tun::TunErrorKind::of) says what it
+    /// means.
+    fn read_batch(&self, batch: &mut FrameBatch) -> io::Result<bool>;
 
     /// All frames of a batch that was read from it have been processed.
     fn processed(&self, batch: &FrameBatch) {
@@ -50,6 +40,9 @@ pub trait TunQueue: Send + Sync {
     ///
     /// [`TunErrorKind::of`](crate::tun::TunErrorKind::of) classifies them.
     fn write(&self, frame: &[IoSlice<'_>]) -> io::Result<()>;
+
+    /// The frames of one batch have all been written.
+    fn flush(&self) {}
 
     /// Readable when a frame waits.
     fn fd(&self) -> BorrowedFd<'_>;
@@ -192,10 +185,6 @@ pub trait UdpSocket: Send + Sync {
 }
 
 impl<T: TunQueue + ?Sized> TunQueue for Box<T> {
-    fn read(&self, buf: &mut [u8]) -> io::Result<usize> {
-        (**self).read(buf)
-    }
-
     fn read_batch(&self, batch: &mut FrameBatch) -> io::Result<bool> {
         (**self).read_batch(batch)
     }
@@ -206,6 +195,10 @@ impl<T: TunQueue + ?Sized> TunQueue for Box<T> {
 
     fn write(&self, frame: &[IoSlice<'_>]) -> io::Result<()> {
         (**self).write(frame)
+    }
+
+    fn flush(&self) {
+        (**self).flush();
     }
 
     fn fd(&self) -> BorrowedFd<'_> {
@@ -289,10 +282,6 @@ impl<T: UdpSocket> UdpSocket for Box<T> {
 }
 
 impl<T: TunQueue + ?Sized> TunQueue for std::sync::Arc<T> {
-    fn read(&self, buf: &mut [u8]) -> io::Result<usize> {
-        (**self).read(buf)
-    }
-
     fn read_batch(&self, batch: &mut FrameBatch) -> io::Result<bool> {
         (**self).read_batch(batch)
     }
@@ -303,6 +292,10 @@ impl<T: TunQueue + ?Sized> TunQueue for std::sync::Arc<T> {
 
     fn write(&self, frame: &[IoSlice<'_>]) -> io::Result<()> {
         (**self).write(frame)
+    }
+
+    fn flush(&self) {
+        (**self).flush();
     }
 
     fn fd(&self) -> BorrowedFd<'_> {

@@ -327,6 +327,16 @@ impl Tun {
         Ok(link.room.into())
     }
 
+    /// Reads one frame from the first queue.
+    ///
+    /// # Errors
+    ///
+    /// `WouldBlock` when none waits; [`TunErrorKind::of`] classifies all others.
+    pub fn read(&self, buf: &mut [u8]) -> io::Result<usize> {
+        let mut reading = self.egress.get().map(Egress::reading);
+        self.read_first(reading.as_mut(), buf)
+    }
+
     /// Reads from the first queue.
     fn read_first(&self, reading: Option<&mut Reading<'_>>, buf: &mut [u8]) -> io::Result<usize> {
         let read = rustix::io::read(&self.fd, buf);
@@ -361,11 +371,6 @@ impl AsFd for Tun {
 }
 
 impl TunQueue for Tun {
-    fn read(&self, buf: &mut [u8]) -> io::Result<usize> {
-        let mut reading = self.egress.get().map(Egress::reading);
-        self.read_first(reading.as_mut(), buf)
-    }
-
     fn read_batch(&self, batch: &mut FrameBatch) -> io::Result<bool> {
         match (&self.fair, self.egress.get()) {
             (Some(fair), Some(egress)) if fair.are_open() => fair.read(&self.fd, egress, batch),

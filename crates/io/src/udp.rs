@@ -22,8 +22,7 @@ use rustix::thread::{MembarrierCommand, membarrier};
 use crate::helper;
 use crate::sys::mmsg::{self, OutgoingMessage, SEND_BATCH};
 use crate::{
-    Arrival, Cut, Filtered, Grace, Offloads, RecvBatch, SendReport, ShortBuffers, Transmit,
-    UdpSocket,
+    Arrival, Cut, Filtered, Grace, RecvBatch, SendReport, ShortBuffers, Transmit, UdpSocket,
 };
 
 mod autotuning;
@@ -39,12 +38,13 @@ pub use crate::transmit::UdpState;
 use crate::udp::autotuning::SOCKET_BUFFER;
 use autotuning::BufferAutotuning;
 pub use autotuning::MAX_RECEIVE_BUFFER;
-use filter::{FilterTable, SocketFilter};
+use filter::SocketFilter;
 use gso_fallbacks::GsoFallbacks;
 pub use icmp::{IcmpError, IcmpKind};
 use icmp::{IcmpErrors, past_errors};
 pub use open::SEND_BUFFER;
 use open::{BoundSocket, Gear, SocketPurpose};
+pub use setup::{bind_embedded, bind_pair};
 
 /// Segments of one UDP_SEGMENT send: UDP_MAX_SEGMENTS of every kernel that has it.
 pub const MAX_SEGMENTS: usize = 64;
@@ -69,6 +69,8 @@ pub struct Udp {
     dropped: AtomicU32,
     /// What it drops, and where datagrams arrive, if the kernel lets us have that.
     filter: RwLock<Option<Arc<SocketFilter>>>,
+    /// No other socket may join it.
+    stands_alone: bool,
     /// Others receive on its port, too: where the last one arrived says little.
     is_shared: bool,
     /// Over how many sockets data is spread that arrives at the port; 0 is 1.
@@ -77,57 +79,7 @@ pub struct Udp {
     joining: Mutex<()>,
 }
 
-/// Sockets for both address families on one port, and that port. Port 0 asks for any.
-///
-/// A family that the host lacks is `None`; that both are is an error. `AddrInUse` if the port is
-/// taken in either.
-///
-/// # Errors
-///
-/// `AddrInUse` if the port is taken in either family, `Unsupported` if the host has neither,
-/// `PermissionDenied` for a port or a mark that the process may not have, and those of socket(2)
-/// and bind(2).
-pub fn bind_pair(
-    port: u16,
-    fwmark: u32,
-    offloads: Offloads,
-) -> io::Result<(Option<Udp>, Option<Udp>, u16)> {
-    let (v4, v6, port) = helper::pair(port, fwmark, gear(offloads))?;
-    let table = FilterTable::new().ok();
-    let socket = |opened: BoundSocket| {
-        let socket = Udp::new(opened, false);
-        if let Some(table) = &table {
-            socket.set_filter(table);
-        }
-        socket
-    };
-    Ok((v4.map(socket), v6.map(socket), port))
-}
-
-fn gear(offloads: Offloads) -> Gear {
-    Gear {
-        gso: offloads.udp_gso,
-        gro: offloads.udp_gro,
-    }
-}
-
 impl Udp {
-    /// Binds a socket to `addr`. `shared` lets it join the others on that port which are `shared`
-    /// too.
-    ///
-    /// # Errors
-    ///
-    /// Those of socket(2), setsockopt(2) and bind(2): `AddrInUse` if the port is taken.
-    pub fn bind(
-        addr: SocketAddr,
-        fwmark: u32,
-        offloads: Offloads,
-        shared: bool,
-    ) -> io::Result<Self> {
-        let opened = open::bind(addr, fwmark, gear(offloads), shared)?;
-        Ok(Self::new(opened, shared))
-    }
-
     fn new(BoundSocket { fd, has }: BoundSocket, shared: bool) -> Self {
         Self {
             fd,
@@ -139,6 +91,7 @@ impl Udp {
             wanted: AtomicUsize::new(0),
             dropped: AtomicU32::new(0),
             filter: RwLock::default(),
+            stands_alone: false,
             is_shared: shared,
             group: AtomicU32::new(0),
             joining: Mutex::default(),
@@ -256,6 +209,9 @@ impl UdpSocket for Udp {
     }
 
     fn spread(&self, over: usize) -> io::Result<Grace> {
+        if self.stands_alone {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
         let _alone = self.alone();
         let group = u32::try_from(over).unwrap_or(u32::MAX);
         helper::spread(self.fd(), group)?;

@@ -155,6 +155,7 @@ impl<H: Platform> InterfaceControl<H> {
             up,
             mtu,
             routes_changed,
+            rebinds,
         } = self.platform.handle_events()?;
         self.watch()?;
         self.common.set_mtu(mtu);
@@ -168,6 +169,11 @@ impl<H: Platform> InterfaceControl<H> {
             } else {
                 self.publish(Sockets::unbound());
             }
+        } else if up && rebinds {
+            // Where packets left from may be no address of this host any more.
+            (self.paths_from, self.forget_paths) = (Some(0), true);
+            self.publish(Sockets::unbound());
+            self.come_up();
         }
         if routes_changed {
             self.look_at_paths_soon();

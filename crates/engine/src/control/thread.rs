@@ -2,15 +2,16 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::event::epoll::{self, Event, EventData, EventFlags};
 
 use crate::control::InterfaceControl;
 use crate::host::platform::{EventSource, Platform};
+use crate::shards::settings::Liberties;
 use crate::thread::arrivals::Arrivals;
 use crate::thread::contain::contain;
 use crate::thread::poll::wait;
@@ -82,29 +83,52 @@ impl<H: Platform> ControlThread<H> {
     }
 
     /// Runs until it is asked to end.
-    pub(crate) fn run(mut self) -> io::Result<()> {
-        adit_sandbox::confine(adit_sandbox::Role::Control)?;
+    pub(crate) fn run(mut self, liberties: Liberties) -> io::Result<()> {
+        if liberties.sandbox {
+            adit_sandbox::confine(adit_sandbox::Role::Control)?;
+        }
         let mut events = Vec::with_capacity(MAX_TURNS);
         while !self.mailbox.stopping.load(Ordering::Acquire) {
-            let timeout = (!self.busy.is_empty()).then_some(Duration::ZERO);
-            wait(&self.epoll, &mut events, timeout)?;
-            let mut round = std::mem::take(&mut self.busy);
-            for event in &events {
-                let token = event.data.u64();
-                if token == THREAD_WAKER {
-                    self.take_arrivals(&mut round);
-                } else if let Some(source) = self.sources.get(&token) {
-                    // The interfaces concerned have their turn in the next round.
-                    source.take();
-                } else if let Ok(number) = u32::try_from(token)
-                    && !round.contains(&number)
-                {
-                    round.push(number);
-                }
+            self.round(&mut events, None)?;
+        }
+        Ok(())
+    }
+
+    /// Whether an interface has more to do.
+    pub(crate) fn is_busy(&self) -> bool {
+        !self.busy.is_empty()
+    }
+
+    /// Sleeps until something happens, not longer than `timeout`, and gives each interface that has something
+    /// to do a turn.
+    /// `events` has room for what may happen.
+    pub(crate) fn round(
+        &mut self,
+        events: &mut Vec<Event>,
+        timeout: Option<Duration>,
+    ) -> io::Result<()> {
+        let timeout = if self.is_busy() {
+            Some(Duration::ZERO)
+        } else {
+            timeout
+        };
+        wait(&self.epoll, events, timeout)?;
+        let mut round = std::mem::take(&mut self.busy);
+        for event in &*events {
+            let token = event.data.u64();
+            if token == THREAD_WAKER {
+                self.take_arrivals(&mut round);
+            } else if let Some(source) = self.sources.get(&token) {
+                // The interfaces concerned have their turn in the next round.
+                source.take();
+            } else if let Ok(number) = u32::try_from(token)
+                && !round.contains(&number)
+            {
+                round.push(number);
             }
-            for number in round {
-                self.turn(number);
-            }
+        }
+        for number in round {
+            self.turn(number);
         }
         Ok(())
     }
@@ -194,6 +218,12 @@ fn end<H: Platform>(control: InterfaceControl<H>) {
         drop(control);
         Ok(())
     });
+}
+
+impl<H: Platform> AsFd for ControlThread<H> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
 }
 
 impl<H: Platform> Drop for ControlThread<H> {

@@ -136,6 +136,7 @@ impl LinuxPlatform {
                 up: false,
                 mtu: 1420,
                 routes_changed: false,
+                rebinds: false,
             },
             tick: None,
             lost: TunDrops::default(),
@@ -327,6 +328,7 @@ impl Platform for LinuxPlatform {
             up,
             mtu: mtu.map_or(before, |mtu| mtu as usize),
             routes_changed,
+            rebinds: false,
         };
         if self.last.mtu != before {
             self.size_frames();

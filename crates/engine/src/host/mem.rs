@@ -65,6 +65,7 @@ impl MemPlatform {
                 up: true,
                 mtu: 1420,
                 routes_changed: false,
+                rebinds: false,
             }),
             is_stale: Mutex::new(Box::new(|_| false)),
             log: Mutex::default(),

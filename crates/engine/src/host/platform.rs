@@ -172,4 +172,6 @@ pub struct PlatformEvent {
     pub mtu: usize,
     /// A route or an address changed since the last call.
     pub routes_changed: bool,
+    /// The network is another one, since the last call: sockets are to be replaced.
+    pub rebinds: bool,
 }

@@ -202,6 +202,9 @@ impl Delivery {
                 _ => drops.count(DropReason::DeliverFailed, spans.len() as u64),
             }
         });
+        if delivered > 0 {
+            tun.flush();
+        }
         drops.count_passed(PassedKind::ToTun, delivered);
         for kind in refused {
             common.tun_refused(kind);

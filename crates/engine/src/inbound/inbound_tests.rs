@@ -124,7 +124,7 @@ impl Hosts {
             (from, receiver, messages)
         });
         let waker = Arc::new(Waker::new().expect("an eventfd"));
-        let shard = Arc::new(ShardHandle::new(waker).expect("an eventfd"));
+        let shard = Arc::new(ShardHandle::new(Some(waker)).expect("an eventfd"));
         let handle = QueuesHandle::new(0, shard);
         let common = Common::new(device.shared(), handle, Offloads::ALL, false);
         let (tun, _end) = mem::tun().expect("an in-memory TUN");

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use adit_aead::OpenJob;
 use adit_io::testing::mem::{self, MemNetwork, MemTun, MemUdp, TunEnd};
-use adit_io::{Offloads, RecvBatch, SendReport, Transmit};
+use adit_io::{FrameBatch, Offloads, RecvBatch, SendReport, Transmit};
 use adit_offload::VNET_HDR_LEN;
 use adit_proto::config::{AllowedIpChange, Cidr, DeviceChange, PeerChange, PublicKey, Secret};
 use adit_proto::wire::DataHeader;
@@ -108,7 +108,7 @@ impl<U: UdpSocket> Bench<U> {
         let network = MemNetwork::new();
         let bind = |addr, gso| network.bind(addr, gso).expect("a free address");
         let inbound = Arc::new(Waker::new().expect("an eventfd"));
-        let shard = Arc::new(ShardHandle::new(inbound).expect("an eventfd"));
+        let shard = Arc::new(ShardHandle::new(Some(inbound)).expect("an eventfd"));
         let handle = QueuesHandle::new(0, shard);
         let shared = ours.lock().expect("not poisoned").shared();
         let common = Common::new(shared, handle, Offloads::ALL, false).expect("an eventfd");
@@ -619,12 +619,14 @@ fn a_frame_for_a_peer_that_was_just_removed_is_counted() {
 struct Failing(Mutex<VecDeque<Vec<u8>>>, MemTun);
 
 impl TunQueue for Failing {
-    fn read(&self, buf: &mut [u8]) -> io::Result<usize> {
-        let Some(frame) = self.0.lock().expect("not poisoned").pop_front() else {
-            return Err(rustix::io::Errno::BADFD.into());
-        };
-        buf[..frame.len()].copy_from_slice(&frame);
-        Ok(frame.len())
+    fn read_batch(&self, batch: &mut FrameBatch) -> io::Result<bool> {
+        batch.fill(|buf| {
+            let Some(frame) = self.0.lock().expect("not poisoned").pop_front() else {
+                return Err(rustix::io::Errno::BADFD.into());
+            };
+            buf[..frame.len()].copy_from_slice(&frame);
+            Ok(frame.len())
+        })
     }
 
     fn write(&self, frame: &[IoSlice<'_>]) -> io::Result<()> {

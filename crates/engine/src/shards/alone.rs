@@ -67,7 +67,9 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
         (now, role): (Time, PollRole),
     ) -> Option<io::Result<Polled>> {
         let (rx_queue, context) = (of.rx_queue, self.inbound_context(of.rx_queue, now));
-        let ThreadState { buffers, delivery } = thread;
+        let ThreadState {
+            buffers, delivery, ..
+        } = thread;
         let (polled, has_to_wait) = self.inbound.queue(rx_queue).pass(|taking, ()| {
             let Some(mut batch) = self.receive(buffers, taking, of, (now, role)) else {
                 return ((Ok(Polled::packets(0, false)), false), None);

@@ -16,6 +16,7 @@ use adit_io::{TunQueue, UdpSocket};
 use rustix::event::epoll::{self, EventFlags};
 
 use crate::shards::queues::Queues;
+use crate::shards::settings::Liberties;
 use crate::shards::thread_state::{SharedBuffers, ThreadState};
 use crate::shared::sockets::{Sockets, each};
 use crate::thread::clock;
@@ -96,14 +97,18 @@ impl<T: TunQueue, U: UdpSocket> InboundThread<T, U> {
     }
 
     /// Processes packets from the sockets that are lent, until it is asked to end.
-    pub(crate) fn run(&self) -> io::Result<()> {
+    pub(crate) fn run(&self, liberties: Liberties) -> io::Result<()> {
         let _end = InboundThreadGuard(self);
-        // It keeps it: floods are the shard's.
-        ThreadPriority::raise();
-        let mut thread = ThreadState::new(&self.buffers);
-        let mut placement = Placement::new();
+        if liberties.priority {
+            // It keeps it: floods are the shard's.
+            ThreadPriority::raise();
+        }
+        let mut thread = ThreadState::new(&self.buffers, liberties.memory);
+        let mut placement = Placement::new(true);
         placement.begins();
-        adit_sandbox::confine(adit_sandbox::Role::Packets)?;
+        if liberties.sandbox {
+            adit_sandbox::confine(adit_sandbox::Role::Packets)?;
+        }
         let mut events = Vec::with_capacity(MAX_EVENTS);
         while !self.stopping.load(Ordering::Acquire) {
             thread.wait(&self.epoll, &mut events, None)?;
@@ -139,7 +144,7 @@ impl<T: TunQueue, U: UdpSocket> InboundThread<T, U> {
                     Ok(_) => std::thread::yield_now(),
                     Err(error) => {
                         path.common.fail(error);
-                        thread = ThreadState::new(&self.buffers);
+                        thread = ThreadState::new(&self.buffers, liberties.memory);
                     }
                 }
                 if rested {

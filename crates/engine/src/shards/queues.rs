@@ -361,7 +361,9 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
     /// Commits what was received and is ready, unless another thread does. Errors are the TUN's.
     pub(super) fn commit_inbound(
         &self,
-        ThreadState { buffers, delivery }: &mut ThreadState,
+        ThreadState {
+            buffers, delivery, ..
+        }: &mut ThreadState,
         rx_queue: usize,
         now: Time,
     ) -> io::Result<()> {

@@ -1,6 +1,8 @@
 //! How many threads process packets, which, and where.
 
+use std::fmt;
 use std::io;
+use std::sync::Arc;
 
 use crate::thread::placement;
 
@@ -31,8 +33,42 @@ impl Policy {
     }
 }
 
+/// Called by each thread of an engine when it begins.
+pub type OnStart = Arc<dyn Fn() + Send + Sync>;
+
+/// The liberties that threads take with the process and its host, where nothing but an engine is in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Liberties {
+    /// They ask for a higher priority than that of the process.
+    pub priority: bool,
+    /// They choose their CPUs by where packets come from. One more thread has the sockets while flows are
+    /// sparse.
+    pub placement: bool,
+    /// They give memory that is not needed back to the system (malloc_trim(3)).
+    pub memory: bool,
+    /// They give up what they do not need, where the process has a [sandbox](adit_sandbox).
+    pub sandbox: bool,
+}
+
+impl Liberties {
+    /// Those of a process that is nothing but a tunnel.
+    pub const ALL: Self = Self {
+        priority: true,
+        placement: true,
+        memory: true,
+        sandbox: true,
+    };
+    /// Those of a guest.
+    pub const NONE: Self = Self {
+        priority: false,
+        placement: false,
+        memory: false,
+        sandbox: false,
+    };
+}
+
 /// How many threads an engine has, and where they run.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct ThreadSettings {
     /// Shards, at most.
     pub shards: usize,
@@ -40,6 +76,21 @@ pub struct ThreadSettings {
     pub policy: Policy,
     /// The CPUs of its threads, unless they may use all that the process may.
     pub cpus: Option<Vec<usize>>,
+    /// What they may do besides.
+    pub liberties: Liberties,
+    /// Called by each of them when it begins.
+    pub on_start: Option<OnStart>,
+}
+
+impl fmt::Debug for ThreadSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ThreadSettings")
+            .field("shards", &self.shards)
+            .field("policy", &self.policy)
+            .field("cpus", &self.cpus)
+            .field("liberties", &self.liberties)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Default for ThreadSettings {
@@ -48,6 +99,8 @@ impl Default for ThreadSettings {
             shards: std::thread::available_parallelism().map_or(1, usize::from),
             policy: Policy::default(),
             cpus: None,
+            liberties: Liberties::ALL,
+            on_start: None,
         }
     }
 }

@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -10,7 +11,7 @@ use std::time::Duration;
 use adit_io::{TunQueue, UdpSocket};
 use adit_proto::Time;
 use arrayvec::ArrayVec;
-use rustix::event::epoll::{self, EventFlags};
+use rustix::event::epoll::{self, Event, EventFlags};
 
 use crate::shards::mailbox::ShardMailbox;
 use crate::shards::owner::{OwnedQueues, Resources};
@@ -38,6 +39,9 @@ pub(crate) struct Shard<T, U> {
     lent: ArrayVec<u32, MAX_LENT>,
     /// The numbers of those to look at without an event.
     looks_at: Vec<u32>,
+    priority: ThreadPriority,
+    /// The numbers of those that have something in this turn.
+    round: Vec<u32>,
 }
 
 impl<T: TunQueue + 'static, U: UdpSocket + 'static> Shard<T, U> {
@@ -50,7 +54,10 @@ impl<T: TunQueue + 'static, U: UdpSocket + 'static> Shard<T, U> {
         Ok(Box::new(move || shard.run()))
     }
 
-    fn new(mailbox: Arc<ShardMailbox<T, U>>, pool: Arc<ThreadPool<T, U>>) -> io::Result<Self> {
+    pub(crate) fn new(
+        mailbox: Arc<ShardMailbox<T, U>>,
+        pool: Arc<ThreadPool<T, U>>,
+    ) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let waker = Token::Waker.data();
         epoll::add(&epoll, mailbox.handle.waker(), waker, EventFlags::IN)?;
@@ -61,96 +68,125 @@ impl<T: TunQueue + 'static, U: UdpSocket + 'static> Shard<T, U> {
             resources: Resources {
                 epoll,
                 inbound_thread: Arc::clone(&pool.inbound),
-                thread: ThreadState::new(&pool.buffers),
+                thread: ThreadState::new(&pool.buffers, pool.liberties.memory),
             },
+            placement: Placement::new(pool.liberties.placement),
             pool,
-            placement: Placement::new(),
             lent: ArrayVec::new(),
             looks_at: Vec::new(),
+            priority: ThreadPriority::leave(),
+            round: Vec::new(),
         })
     }
 
     /// Processes packets until it is asked to end.
     fn run(mut self) -> io::Result<()> {
-        let mut priority = ThreadPriority::raise();
-        if !priority.is_raised() {
-            self.mailbox.handle.priority_was_refused();
+        let liberties = self.pool.liberties;
+        if liberties.priority {
+            self.priority = ThreadPriority::raise();
+            if !self.priority.is_raised() {
+                self.mailbox.handle.priority_was_refused();
+            }
         }
         self.placement.begins();
-        adit_sandbox::confine(adit_sandbox::Role::Packets)?;
+        if liberties.sandbox {
+            adit_sandbox::confine(adit_sandbox::Role::Packets)?;
+        }
         let mut events = Vec::with_capacity(MAX_EVENTS);
-        // The queues that have something in this round.
-        let mut round = Vec::new();
         while !self.mailbox.stopping.load(Ordering::Acquire) && !self.has_retired() {
-            let timeout = self.timeout();
-            self.mailbox.handle.set_idle(self.helps.is_empty());
-            #[cfg(debug_assertions)]
-            for queues in self.queues.values().filter(|_| timeout.is_none()) {
-                queues.queues.check_progress();
-            }
-            let Resources { epoll, thread, .. } = &self.resources;
-            thread.wait(epoll, &mut events, timeout)?;
-            self.mailbox.handle.set_idle(false);
-            let now = clock::now();
-            let rested = self.placement.poll_begins(now);
-            let role = self.pool.role_of_owners();
-            let mut from = None;
-            round.append(&mut self.looks_at);
-            for event in &events {
-                let (number, descriptor) = match Token::of(event) {
-                    Token::Waker => {
-                        overwrite_stack();
-                        self.woken(now, &mut round);
-                        continue;
-                    }
-                    Token::Queue(number, descriptor) => (number, descriptor),
-                };
-                if !self.queues.contains_key(&number) {
-                    continue;
-                }
-                if !round.contains(&number) {
-                    round.push(number);
-                }
-                let event = (descriptor, event.flags);
-                self.contained(number, |it| it.event(number, event, (now, role)));
-                let queues = self.queues.get(&number).filter(|_| rested);
-                from = from.or_else(|| queues?.last_arrival(descriptor));
-            }
-            for &number in &round {
-                self.contained(number, |it| it.send_ready(number, (now, role)));
-                let Some(queues) = self.queues.get(&number) else {
-                    continue;
-                };
-                if queues.common().is_stopping() {
-                    self.detach(number);
-                } else if queues.looks_in().is_some() {
-                    self.looks_at.push(number);
-                }
-            }
-            let thread = &mut self.resources.thread;
-            let force = (self.pool.in_force().1, &*self.pool.load);
-            self.helps.retain_mut(|worker| {
-                let stays = contain(|| Ok(worker.poll(force, thread, now)));
-                stays.unwrap_or_else(|error| {
-                    worker.fail(error);
-                    *thread = ThreadState::new(&self.pool.buffers);
-                    false
-                })
-            });
-            if let Some(arrival) = from {
-                self.placement.arrived(arrival);
-            }
-            self.placement.poll_ended(now);
-            priority.poll_ended(now);
-            self.lend(&round);
-            round.clear();
-            self.give_away();
+            self.turn(&mut events, self.timeout())?;
         }
         Ok(())
     }
 
+    /// Sleeps until something happens, not longer than `timeout`, and processes a batch of each queue that
+    /// has something.
+    /// `events` has room for what may happen.
+    pub(crate) fn turn(
+        &mut self,
+        events: &mut Vec<Event>,
+        timeout: Option<Duration>,
+    ) -> io::Result<()> {
+        self.mailbox.handle.set_idle(self.helps.is_empty());
+        #[cfg(debug_assertions)]
+        for queues in self.queues.values().filter(|_| timeout.is_none()) {
+            queues.queues.check_progress();
+        }
+        let mut round = std::mem::take(&mut self.round);
+        let Resources { epoll, thread, .. } = &self.resources;
+        thread.wait(epoll, events, timeout)?;
+        self.mailbox.handle.set_idle(false);
+        let now = clock::now();
+        let rested = self.placement.poll_begins(now);
+        let role = self.pool.role_of_owners();
+        let mut from = None;
+        round.append(&mut self.looks_at);
+        for event in &*events {
+            let (number, descriptor) = match Token::of(event) {
+                Token::Waker => {
+                    overwrite_stack();
+                    self.woken(now, &mut round);
+                    continue;
+                }
+                Token::Queue(number, descriptor) => (number, descriptor),
+            };
+            if !self.queues.contains_key(&number) {
+                continue;
+            }
+            if !round.contains(&number) {
+                round.push(number);
+            }
+            let event = (descriptor, event.flags);
+            self.contained(number, |it| it.event(number, event, (now, role)));
+            let queues = self.queues.get(&number).filter(|_| rested);
+            from = from.or_else(|| queues?.last_arrival(descriptor));
+        }
+        self.send_all_ready(&round, (now, role));
+        self.help(now);
+        if let Some(arrival) = from {
+            self.placement.arrived(arrival);
+        }
+        self.placement.poll_ended(now);
+        self.priority.poll_ended(now);
+        self.lend(&round);
+        round.clear();
+        self.round = round;
+        self.give_away();
+        Ok(())
+    }
+
+    /// Sends what these queues have ready, and lets go of those that end.
+    fn send_all_ready(&mut self, round: &[u32], (now, role): (Time, PollRole)) {
+        for &number in round {
+            self.contained(number, |it| it.send_ready(number, (now, role)));
+            let Some(queues) = self.queues.get(&number) else {
+                continue;
+            };
+            if queues.common().is_stopping() {
+                self.detach(number);
+            } else if queues.looks_in().is_some() {
+                self.looks_at.push(number);
+            }
+        }
+    }
+
+    /// Helps with the queues of others.
+    fn help(&mut self, now: Time) {
+        let gives_back = self.pool.liberties.memory;
+        let thread = &mut self.resources.thread;
+        let force = (self.pool.in_force().1, &*self.pool.load);
+        self.helps.retain_mut(|worker| {
+            let stays = contain(|| Ok(worker.poll(force, thread, now)));
+            stays.unwrap_or_else(|error| {
+                worker.fail(error);
+                *thread = ThreadState::new(&self.pool.buffers, gives_back);
+                false
+            })
+        });
+    }
+
     /// How long to sleep at most.
-    fn timeout(&self) -> Option<Duration> {
+    pub(crate) fn timeout(&self) -> Option<Duration> {
         if !self.helps.is_empty() {
             return Some(Duration::ZERO);
         }
@@ -203,7 +239,7 @@ impl<T: TunQueue + 'static, U: UdpSocket + 'static> Shard<T, U> {
             queues.common().fail(error);
         }
         // A panic may have left the buffers half changed, and the other interfaces use them, too.
-        self.resources.thread = ThreadState::new(&self.pool.buffers);
+        self.resources.thread = ThreadState::new(&self.pool.buffers, self.pool.liberties.memory);
     }
 
     /// Takes an event of one of the descriptors of an interface. Errors are final.
@@ -324,6 +360,12 @@ fn note(placement: &mut Placement, polled: Polled) {
         // The other thread is to get on with it.
         Polled::Busy => std::thread::yield_now(),
         Polled::Full => {}
+    }
+}
+
+impl<T, U> AsFd for Shard<T, U> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.resources.epoll.as_fd()
     }
 }
 

@@ -20,7 +20,7 @@ use crate::shards::help::CpuLoad;
 use crate::shards::inbound_thread::InboundThread;
 use crate::shards::mailbox::ShardMailbox;
 use crate::shards::queues::Queues;
-use crate::shards::settings::{Policy, ThreadSettings};
+use crate::shards::settings::{Liberties, OnStart, Policy, ThreadSettings};
 use crate::shards::thread_state::SharedBuffers;
 use crate::shards::worker::Worker;
 use crate::shared::handles::{Served, ShardHandle};
@@ -53,6 +53,8 @@ pub(crate) struct ThreadPool<T, U> {
     pub(crate) buffers: Arc<SharedBuffers>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     cpus: Option<Vec<usize>>,
+    pub(crate) liberties: Liberties,
+    on_start: Option<OnStart>,
     pub(crate) load: Arc<CpuLoad>,
 }
 
@@ -62,6 +64,8 @@ impl<T: TunQueue + 'static, U: UdpSocket + 'static> ThreadPool<T, U> {
         Ok(Self {
             in_force: AtomicU64::new(encode(settings.shards, settings.policy)),
             cpus: settings.cpus.clone(),
+            liberties: settings.liberties,
+            on_start: settings.on_start.clone(),
             new_shard,
             shards: Mutex::default(),
             retired: Mutex::default(),
@@ -80,9 +84,13 @@ impl<T: TunQueue + 'static, U: UdpSocket + 'static> ThreadPool<T, U> {
         run: impl FnOnce() -> io::Result<()> + Send + 'static,
     ) -> io::Result<()> {
         let cpus = cpus.map(<[usize]>::to_vec);
+        let on_start = self.on_start.clone();
         let begin = move || {
             if let Some(cpus) = cpus {
                 placement::restrict(&cpus);
+            }
+            if let Some(on_start) = on_start {
+                on_start();
             }
             // What goes wrong in it, its interfaces report.
             let _ = run();
@@ -94,12 +102,31 @@ impl<T: TunQueue + 'static, U: UdpSocket + 'static> ThreadPool<T, U> {
         Ok(())
     }
 
-    /// Starts the thread for sparse flows.
+    /// Starts the thread for sparse flows, if threads choose their CPUs.
     pub(crate) fn start_inbound_thread(&self) -> io::Result<()> {
-        let inbound = Arc::clone(&self.inbound);
+        let (inbound, liberties) = (Arc::clone(&self.inbound), self.liberties);
+        if !liberties.placement {
+            return Ok(());
+        }
         self.spawn("adit-inbound".into(), self.cpus.as_deref(), move || {
-            inbound.run()
+            inbound.run(liberties)
         })
+    }
+
+    /// The handle of a new shard.
+    fn new_handle(&self) -> io::Result<ShardHandle> {
+        let inbound = self
+            .liberties
+            .placement
+            .then(|| Arc::clone(&self.inbound.waker));
+        ShardHandle::new(inbound)
+    }
+
+    /// Adds a shard whose thread is the caller's.
+    pub(crate) fn add(&self) -> io::Result<Arc<ShardMailbox<T, U>>> {
+        let shard = Arc::new(ShardMailbox::new(self.new_handle()?));
+        lock(&self.shards).push(Arc::clone(&shard));
+        Ok(shard)
     }
 
     /// How many shards there are at most, and the policy.
@@ -162,7 +189,7 @@ impl<T: TunQueue + 'static, U: UdpSocket + 'static> ThreadPool<T, U> {
         // The new thread makes its descriptors: this one may be confined.
         let run = move || {
             let make = || -> io::Result<_> {
-                let handle = ShardHandle::new(Arc::clone(&pool.inbound.waker))?;
+                let handle = pool.new_handle()?;
                 let mailbox = Arc::new(ShardMailbox::new(handle));
                 let run = (pool.new_shard)(Arc::clone(&mailbox), pool)?;
                 Ok((mailbox, run))
@@ -281,8 +308,12 @@ impl<T: TunQueue + 'static, U: UdpSocket + 'static> ThreadPool<T, U> {
         for shard in lock(&self.shards).iter().chain(&*lock(&self.retired)) {
             shard.stop();
         }
+        let this = std::thread::current().id();
         for thread in std::mem::take(&mut *lock(&self.threads)) {
-            let _ = thread.join();
+            // What it calls may let go of the last handle: it ends on its own.
+            if thread.thread().id() != this {
+                let _ = thread.join();
+            }
         }
     }
 }

@@ -55,13 +55,16 @@ impl ThreadBuffers {
 pub(crate) struct ThreadState {
     pub(crate) buffers: ThreadBuffers,
     pub(crate) delivery: Delivery,
+    /// Memory that is freed goes back to the system.
+    gives_back: bool,
 }
 
 impl ThreadState {
-    pub(crate) fn new(shared: &SharedBuffers) -> Self {
+    pub(crate) fn new(shared: &SharedBuffers, gives_back: bool) -> Self {
         Self {
             buffers: ThreadBuffers::new(shared),
             delivery: Delivery::new(),
+            gives_back,
         }
     }
 
@@ -77,7 +80,9 @@ impl ThreadState {
         wait(epoll, events, timeout.or(rests.then_some(REST)))?;
         if rests && events.is_empty() {
             self.buffers.free();
-            adit_io::give_back_memory();
+            if self.gives_back {
+                adit_io::give_back_memory();
+            }
         }
         Ok(())
     }
@@ -92,7 +97,7 @@ mod tests {
     #[test]
     fn a_thread_that_rests_frees_its_buffers_and_one_that_does_not_keeps_them() {
         let shared = SharedBuffers::default();
-        let thread = ThreadState::new(&shared);
+        let thread = ThreadState::new(&shared, true);
         let buffers = &thread.buffers;
         let use_all = || {
             let outbound = &buffers.outbound;

@@ -270,6 +270,11 @@ impl<U> Common<U> {
         end.reason.take().unwrap_or(StopReason::Asked)
     }
 
+    /// Whether the interface has ended.
+    pub(crate) fn has_ended(&self) -> bool {
+        lock(&self.end).guards == 0
+    }
+
     /// Calls `on_end` when the interface has ended.
     pub(crate) fn on_end(&self, on_end: Box<dyn FnOnce() + Send>) {
         let mut end = lock(&self.end);
@@ -283,9 +288,7 @@ impl<U> Common<U> {
 
     /// Has all threads that may have keys on their stacks overwrite these.
     pub(crate) fn overwrite_stacks(&self) {
-        let shard = self.queues.ownership.owner();
-        shard.waker.wake();
-        shard.inbound_thread.wake();
+        self.queues.ownership.owner().wake_both();
     }
 
     pub(crate) fn is_stopping(&self) -> bool {

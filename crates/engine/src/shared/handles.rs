@@ -28,12 +28,12 @@ pub(crate) struct ShardHandle {
     is_idle: AtomicBool,
     /// Whether it is one shard too many: it ends once it serves nothing.
     retires: AtomicBool,
-    /// Of the thread of the inbound path.
-    pub(crate) inbound_thread: Arc<Waker>,
+    /// Of the thread of the inbound path, if there is one.
+    inbound_thread: Option<Arc<Waker>>,
 }
 
 impl ShardHandle {
-    pub(crate) fn new(inbound_thread: Arc<Waker>) -> io::Result<Self> {
+    pub(crate) fn new(inbound_thread: Option<Arc<Waker>>) -> io::Result<Self> {
         Ok(Self {
             waker: Waker::new()?,
             load: AtomicUsize::new(0),
@@ -54,8 +54,16 @@ impl ShardHandle {
     /// woke them.
     pub(crate) fn responds(&self) -> bool {
         // Both are to be woken.
-        let (shard, inbound) = (self.waker.responds(), self.inbound_thread.responds());
-        shard && inbound
+        let inbound = self.inbound_thread.as_ref().map(|it| it.responds());
+        self.waker.responds() && inbound.unwrap_or(true)
+    }
+
+    /// Wakes it and the thread of the inbound path.
+    pub(crate) fn wake_both(&self) {
+        self.waker.wake();
+        if let Some(inbound) = &self.inbound_thread {
+            inbound.wake();
+        }
     }
 
     /// How many interfaces it serves.

@@ -57,6 +57,8 @@ const FREE: Duration = Duration::from_millis(12);
 /// turn, and one state says which of them has bound it.
 #[derive(Debug)]
 pub(crate) struct Placement {
+    /// Otherwise the scheduler decides, always.
+    is_on: bool,
     /// When the last poll began.
     last: Time,
     /// Packets since the last rest.
@@ -79,8 +81,9 @@ enum PlacementState {
 }
 
 impl Placement {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(is_on: bool) -> Self {
         Self {
+            is_on,
             last: Time::default(),
             packets: 0,
             state: PlacementState::Free,
@@ -93,12 +96,17 @@ impl Placement {
     /// The calling thread is the one that this is about: opens what tells of it, which a confined
     /// thread cannot.
     pub(crate) fn begins(&self) {
-        let _ = self.stayer.waited();
+        if self.is_on {
+            let _ = self.stayer.waited();
+        }
     }
 
     /// A poll begins. Whether the thread rested before it: then [`Self::arrived`] wants to know
     /// more.
     pub(crate) fn poll_begins(&mut self, now: Time) -> bool {
+        if !self.is_on {
+            return false;
+        }
         let pause = now.since(self.last);
         self.last = now;
         let rested = pause >= REST;
@@ -149,7 +157,7 @@ impl Placement {
     /// The calling thread's poll is over. Under load it stays where it is, unless it has to wait
     /// for that CPU.
     pub(crate) fn poll_ended(&mut self, now: Time) {
-        if !self.is_loaded() {
+        if !self.is_on || !self.is_loaded() {
             return;
         }
         let stays = matches!(self.state, PlacementState::Staying(_));

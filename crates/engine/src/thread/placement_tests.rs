@@ -17,7 +17,7 @@ struct Walk {
 impl Walk {
     fn new() -> Self {
         let walk = Self {
-            placement: Placement::new(),
+            placement: Placement::new(true),
             now: Time::default(),
             waited: Duration::ZERO,
         };
@@ -427,11 +427,11 @@ fn a_kernel_that_does_not_tell_is_left_to_decide() {
             let file = memfd_create("schedstat", MemfdFlags::CLOEXEC).expect("a file in memory");
             let file = File::from(file);
             file.write_all_at(tells.as_bytes(), 0).expect("written");
-            walk.placement = Placement::new();
+            walk.placement = Placement::new(true);
             let set = walk.placement.stayer.schedstat.set(Some(file));
             set.expect("nothing was open");
             assert_eq!(walk.placement.stayer.waited(), None);
-            walk.placement = Placement::new();
+            walk.placement = Placement::new(true);
             walk.placement
                 .stayer
                 .schedstat

@@ -42,6 +42,15 @@ pub(crate) struct ThreadPriority {
 }
 
 impl ThreadPriority {
+    /// Leaves that of the calling thread as it is.
+    pub(crate) fn leave() -> Self {
+        Self {
+            thread: gettid(),
+            ordinary: None,
+            flood: Flood::default(),
+        }
+    }
+
     /// Raises that of the calling thread.
     pub(crate) fn raise() -> Self {
         let (thread, before) = (gettid(), getpriority_process(None).unwrap_or(0));

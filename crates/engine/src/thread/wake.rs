@@ -7,6 +7,38 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::event::{EventfdFlags, eventfd};
 
+/// Wakes the thread that waits for a [`TunQueue`](adit_io::TunQueue) which has no descriptor of its own.
+/// Its descriptor is readable from the first ring on.
+#[derive(Debug)]
+pub struct Bell(Waker);
+
+impl Bell {
+    /// A bell that was not rung.
+    ///
+    /// # Errors
+    ///
+    /// Those of eventfd(2), as when there are no further descriptors.
+    pub fn new() -> io::Result<Self> {
+        Waker::new().map(Self)
+    }
+
+    /// Rings.
+    pub fn ring(&self) {
+        self.0.wake();
+    }
+
+    /// The ring was heard: the descriptor is not readable until the next one.
+    pub fn clear(&self) {
+        self.0.clear();
+    }
+}
+
+impl AsFd for Bell {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
 /// Wakes one sleeping thread. Waking twice before it runs wakes it once.
 #[derive(Debug)]
 pub(crate) struct Waker {

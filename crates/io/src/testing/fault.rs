@@ -226,16 +226,6 @@ impl FaultState {
 }
 
 impl<T: TunQueue> TunQueue for Faulty<T> {
-    fn read(&self, buf: &mut [u8]) -> io::Result<usize> {
-        if self.happens(self.faults.full) {
-            return Err(Errno::AGAIN.into());
-        }
-        if self.happens(self.faults.error) {
-            return Err(Errno::INTR.into());
-        }
-        self.inner.read(buf)
-    }
-
     fn read_batch(&self, batch: &mut FrameBatch) -> io::Result<bool> {
         batch.clear();
         if self.happens(self.faults.full) {
@@ -270,6 +260,10 @@ impl<T: TunQueue> TunQueue for Faulty<T> {
             self.inner.write(frame)?;
         }
         self.inner.write(frame)
+    }
+
+    fn flush(&self) {
+        self.inner.flush();
     }
 
     fn fd(&self) -> BorrowedFd<'_> {

@@ -41,11 +41,6 @@ impl Noting {
 }
 
 impl TunQueue for Noting {
-    fn read(&self, _: &mut [u8]) -> io::Result<usize> {
-        self.note("read");
-        Ok(0)
-    }
-
     fn read_batch(&self, _: &mut FrameBatch) -> io::Result<bool> {
         self.note("read_batch");
         Ok(true)
@@ -58,6 +53,10 @@ impl TunQueue for Noting {
     fn write(&self, _: &[IoSlice<'_>]) -> io::Result<()> {
         self.note("write");
         Ok(())
+    }
+
+    fn flush(&self) {
+        self.note("flush");
     }
 
     fn fd(&self) -> BorrowedFd<'_> {
@@ -167,10 +166,10 @@ fn methods(of: &str) -> BTreeSet<&'static str> {
 }
 
 fn call_tun(tun: &impl TunQueue) {
-    _ = tun.read(&mut [0; 100]);
     _ = tun.read_batch(&mut FrameBatch::default());
     tun.processed(&FrameBatch::default());
     _ = tun.write(&[IoSlice::new(&[0; 100])]);
+    tun.flush();
     _ = tun.fd();
     _ = tun.rests_for();
     _ = tun.has_begun_to_rest();

@@ -13,7 +13,7 @@ use rustix::event::EventfdFlags;
 use rustix::io::Errno;
 
 use crate::udp::UdpState;
-use crate::{Grace, RecvBatch, SendReport, Transmit, TunQueue, UdpSocket};
+use crate::{FrameBatch, Grace, RecvBatch, SendReport, Transmit, TunQueue, UdpSocket};
 
 /// Trains that wait at an in-memory socket before further ones are dropped, and frames at an
 /// in-memory TUN.
@@ -121,13 +121,24 @@ impl TunEnd {
     }
 }
 
-impl TunQueue for MemTun {
-    fn read(&self, buf: &mut [u8]) -> io::Result<usize> {
+impl MemTun {
+    /// Reads one frame.
+    ///
+    /// # Errors
+    ///
+    /// `WouldBlock` when none waits.
+    pub fn read(&self, buf: &mut [u8]) -> io::Result<usize> {
         let frame = self.to_queue.pop().ok_or(io::ErrorKind::WouldBlock)?;
         // Like the kernel: what does not fit is cut off.
         let len = frame.len().min(buf.len());
         buf[..len].copy_from_slice(&frame[..len]);
         Ok(len)
+    }
+}
+
+impl TunQueue for MemTun {
+    fn read_batch(&self, batch: &mut FrameBatch) -> io::Result<bool> {
+        batch.fill(|buf| self.read(buf))
     }
 
     fn write(&self, frame: &[IoSlice<'_>]) -> io::Result<()> {

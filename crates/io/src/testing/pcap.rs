@@ -148,13 +148,6 @@ impl<T> Recorded<T> {
 }
 
 impl<T: TunQueue> TunQueue for Recorded<T> {
-    fn read(&self, buf: &mut [u8]) -> io::Result<usize> {
-        let len = self.inner.read(buf)?;
-        self.recorder
-            .record(buf.get(VNET_HDR_LEN..len).unwrap_or_default());
-        Ok(len)
-    }
-
     fn read_batch(&self, batch: &mut FrameBatch) -> io::Result<bool> {
         let emptied = self.inner.read_batch(batch)?;
         for frame in batch.left() {
@@ -177,6 +170,10 @@ impl<T: TunQueue> TunQueue for Recorded<T> {
         self.recorder
             .record(bytes.get(VNET_HDR_LEN..).unwrap_or_default());
         Ok(())
+    }
+
+    fn flush(&self) {
+        self.inner.flush();
     }
 
     fn fd(&self) -> BorrowedFd<'_> {

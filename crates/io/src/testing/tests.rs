@@ -231,7 +231,10 @@ fn a_faulty_tun_fails_in_the_ways_that_kernels_do() {
         },
     );
     assert_eq!(
-        TunErrorKind::of(&tun.read(&mut [0; 9]).unwrap_err()),
+        TunErrorKind::of(
+            &tun.read_batch(&mut crate::FrameBatch::default())
+                .unwrap_err()
+        ),
         TunErrorKind::Transient
     );
     assert_eq!(
@@ -261,7 +264,7 @@ fn a_recording_holds_every_packet() {
     let (tun, end) = mem::tun().unwrap();
     let tun = Recorded::tun(tun, recorder.clone());
     end.inject([&[0; VNET_HDR_LEN][..], b"inner"].concat());
-    tun.read(&mut [0; 64]).unwrap();
+    tun.read_batch(&mut crate::FrameBatch::default()).unwrap();
     tun.write(&[IoSlice::new(&[0; VNET_HDR_LEN]), IoSlice::new(b"out")])
         .unwrap();
 

@@ -46,9 +46,33 @@ pub(crate) type SocketPair = (Option<BoundSocket>, Option<BoundSocket>, u16);
 /// Sockets for both address families on one port, and that port, as [`bind_pair`](super::bind_pair)
 /// has them.
 pub(crate) fn pair(port: u16, fwmark: u32, wants: Gear) -> io::Result<SocketPair> {
+    pair_by(port, |addr| {
+        let socket = bind(addr, fwmark, wants, false)?;
+        // Without it, some datagrams go astray when further sockets join.
+        let _ = begin_group(&socket.fd);
+        Ok(socket)
+    })
+}
+
+/// Called with a socket before it is bound; true for IPv6.
+pub(crate) type Prepare<'a> = &'a dyn Fn(BorrowedFd<'_>, bool) -> io::Result<()>;
+
+/// The same, of sockets that no other joins.
+pub(crate) fn pair_alone(port: u16, wants: Gear, prepare: Prepare<'_>) -> io::Result<SocketPair> {
+    pair_by(port, |addr| {
+        let socket = new_socket_for(addr)?;
+        prepare(socket.as_fd(), addr.is_ipv6())?;
+        bind_new(socket, addr, 0, wants, false)
+    })
+}
+
+fn pair_by(
+    port: u16,
+    bind: impl Fn(SocketAddr) -> io::Result<BoundSocket>,
+) -> io::Result<SocketPair> {
     let mut attempts = 0;
     loop {
-        match try_pair(port, fwmark, wants) {
+        match try_pair(port, &bind) {
             Err(error)
                 if error.kind() == io::ErrorKind::AddrInUse
                     && port == 0
@@ -61,15 +85,16 @@ pub(crate) fn pair(port: u16, fwmark: u32, wants: Gear) -> io::Result<SocketPair
     }
 }
 
-fn try_pair(mut port: u16, fwmark: u32, wants: Gear) -> io::Result<SocketPair> {
+fn try_pair(
+    mut port: u16,
+    bind: impl Fn(SocketAddr) -> io::Result<BoundSocket>,
+) -> io::Result<SocketPair> {
     let mut bind = |ip: IpAddr| -> io::Result<Option<BoundSocket>> {
-        let socket = match bind(SocketAddr::new(ip, port), fwmark, wants, false) {
+        let socket = match bind(SocketAddr::new(ip, port)) {
             Err(error) if is_missing(&error) => return Ok(None),
             result => result?,
         };
         port = local_addr(&socket.fd)?.port();
-        // Without it, some datagrams go astray when further sockets join.
-        let _ = begin_group(&socket.fd);
         Ok(Some(socket))
     };
     let (v4, v6) = (
@@ -98,15 +123,17 @@ pub(crate) fn bind(
     wants: Gear,
     shared: bool,
 ) -> io::Result<BoundSocket> {
-    let family = match addr {
-        SocketAddr::V4(_) => AddressFamily::INET,
-        SocketAddr::V6(_) => AddressFamily::INET6,
-    };
-    let socket = new_socket(family)?;
-    if addr.is_ipv6() {
-        sockopt::set_ipv6_v6only(&socket, true)?;
+    bind_new(new_socket_for(addr)?, addr, fwmark, wants, shared)
+}
+
+/// A socket that can be bound to `addr`, and has only its family.
+fn new_socket_for(addr: SocketAddr) -> io::Result<OwnedFd> {
+    if addr.is_ipv4() {
+        return new_socket(AddressFamily::INET);
     }
-    bind_new(socket, addr, fwmark, wants, shared)
+    let socket = new_socket(AddressFamily::INET6)?;
+    sockopt::set_ipv6_v6only(&socket, true)?;
+    Ok(socket)
 }
 
 /// Binds one more socket to a port that others share, for sending only. It may be closed at any

@@ -2,23 +2,92 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
 use rustix::net::{AddressFamily, SocketType, ipproto, sockopt};
 
-use crate::Cut;
-use crate::UdpSocket;
 use crate::helper;
 use crate::sys::os::local_addr;
 use crate::transmit::UdpState;
 use crate::udp::Udp;
 use crate::udp::filter::{FilterTable, SocketFilter};
-use crate::udp::open::{BoundSocket, Gear, SocketPurpose};
+use crate::udp::open::{self, BoundSocket, Gear, SocketPurpose};
+use crate::{Cut, Offloads, UdpSocket};
+
+/// Sockets for both address families on one port, and that port. Port 0 asks for any.
+///
+/// A family that the host lacks is `None`; that both are is an error. `AddrInUse` if the port is
+/// taken in either.
+///
+/// # Errors
+///
+/// `AddrInUse` if the port is taken in either family, `Unsupported` if the host has neither,
+/// `PermissionDenied` for a port or a mark that the process may not have, and those of socket(2)
+/// and bind(2).
+pub fn bind_pair(
+    port: u16,
+    fwmark: u32,
+    offloads: Offloads,
+) -> io::Result<(Option<Udp>, Option<Udp>, u16)> {
+    let (v4, v6, port) = helper::pair(port, fwmark, gear(offloads))?;
+    let table = FilterTable::new().ok();
+    let socket = |opened: BoundSocket| {
+        let socket = Udp::new(opened, false);
+        if let Some(table) = &table {
+            socket.set_filter(table);
+        }
+        socket
+    };
+    Ok((v4.map(socket), v6.map(socket), port))
+}
+
+/// The same for a program that embeds the tunnel: no program of the kernel's (BPF) is given to these
+/// sockets, and no other joins them, so that peers share one send buffer and one receive queue.
+/// `prepare` is called with each before it is bound; true for IPv6.
+///
+/// # Errors
+///
+/// Those of [`bind_pair`], and those of `prepare`.
+pub fn bind_embedded(
+    port: u16,
+    offloads: Offloads,
+    prepare: &dyn Fn(BorrowedFd<'_>, bool) -> io::Result<()>,
+) -> io::Result<(Option<Udp>, Option<Udp>, u16)> {
+    let (v4, v6, port) = open::pair_alone(port, gear(offloads), prepare)?;
+    let socket = |opened: BoundSocket| Udp {
+        stands_alone: true,
+        ..Udp::new(opened, false)
+    };
+    Ok((v4.map(socket), v6.map(socket), port))
+}
+
+fn gear(offloads: Offloads) -> Gear {
+    Gear {
+        gso: offloads.udp_gso,
+        gro: offloads.udp_gro,
+    }
+}
 
 impl Udp {
+    /// Binds a socket to `addr`. `shared` lets it join the others on that port which are `shared`
+    /// too.
+    ///
+    /// # Errors
+    ///
+    /// Those of socket(2), setsockopt(2) and bind(2): `AddrInUse` if the port is taken.
+    pub fn bind(
+        addr: SocketAddr,
+        fwmark: u32,
+        offloads: Offloads,
+        shared: bool,
+    ) -> io::Result<Self> {
+        let opened = open::bind(addr, fwmark, gear(offloads), shared)?;
+        Ok(Self::new(opened, shared))
+    }
+
     /// The address that it is bound to.
     ///
     /// # Errors
@@ -93,6 +162,9 @@ impl Udp {
     /// Binds more sockets to the port. Data arrives where it did before. Returns whether others shared
     /// the port before.
     pub(super) fn join(&self, more: usize, way: SocketPurpose) -> io::Result<(Vec<Self>, bool)> {
+        if self.stands_alone {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
         let group = self.group.load(Relaxed).max(1);
         let (opened, was_shared) = helper::join(self.fd(), group, more, way)?;
         let sockets = opened.into_iter().map(|opened| Self::new(opened, true));
