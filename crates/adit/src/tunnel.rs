@@ -1,0 +1,194 @@
+//! A tunnel that runs.
+
+use std::cell::Cell;
+use std::fmt;
+use std::time::Duration;
+
+use adit_engine::{Answered, EmbeddedEnd, Interface, Pending, StopReason};
+
+use crate::builder::Builder;
+use crate::config::{Change, Config, Status};
+use crate::error::Error;
+use crate::events::Events;
+use crate::keys::PublicKey;
+use crate::stats::Stats;
+
+/// How long to wait for a thread of the tunnel.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What a tunnel is made of, whoever does its work.
+pub(crate) struct Parts {
+    pub(crate) interface: Interface,
+    pub(crate) end: EmbeddedEnd,
+    pub(crate) events: Events,
+}
+
+/// A tunnel that runs on threads of its own: packets of its source go to its peers over UDP, and
+/// come back.
+///
+/// Dropping it stops it, and returns when its threads have ended and its descriptors are closed. That
+/// takes some milliseconds, or as long as what it calls blocks. A process has any number of tunnels.
+///
+/// A tunnel does not survive fork(2) in the child, which has none of its threads: the child must not use
+/// it, nor drop it, and may go on to exec(2), at which its descriptors close. Dropping it on one of its
+/// own threads, as within [`PacketIo::push`](crate::PacketIo::push), is possible: it ends soon after.
+pub struct Tunnel {
+    /// `None` while it is dropped.
+    parts: Option<Parts>,
+}
+
+thread_local! {
+    /// The calling thread is one of a tunnel.
+    static IS_OWN: Cell<bool> = const { Cell::new(false) };
+}
+
+/// The calling thread is one of a tunnel from now on.
+pub(crate) fn set_own() {
+    IS_OWN.set(true);
+}
+
+impl Tunnel {
+    /// A tunnel that is to be as `config` says. It needs a [source of packets](Builder::packets).
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let config = adit::Config::new(adit::PrivateKey::generate()?);
+    /// let (io, packets) = adit::channel(1 << 20);
+    /// let tunnel = adit::Tunnel::builder(config).packets(io).start()?;
+    /// println!("listens on {}", tunnel.status()?.listen_port);
+    /// # drop(packets);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn builder(config: Config) -> Builder {
+        Builder::new(config)
+    }
+
+    pub(crate) fn new(parts: Parts) -> Self {
+        Self { parts: Some(parts) }
+    }
+
+    pub(crate) fn begin(&self, config: &Config) -> Result<(), Error> {
+        self.set(Change::to(config)?)
+    }
+
+    fn parts(&self) -> &Parts {
+        self.parts
+            .as_ref()
+            .expect("it is there until it is dropped")
+    }
+
+    /// Changes it, whole or not at all, and returns when that is in force.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`] says what was refused; nothing was changed. After [`Error::NoAnswer`] it may still
+    /// happen.
+    pub fn set(&self, change: Change) -> Result<(), Error> {
+        let pending = self.parts().interface.begin_set(change.into_proto());
+        let (result, _) = answer(&pending)?;
+        Ok(result?)
+    }
+
+    /// How it is now.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Ended`], [`Error::NoAnswer`], and [`Error::Host`] without memory for the answer.
+    pub fn status(&self) -> Result<Status, Error> {
+        let pending = self.parts().interface.begin_get();
+        Ok(answer(&pending)??.into())
+    }
+
+    /// Begins a handshake with a peer, unless one is under way, and returns when its first message leaves:
+    /// `None` if there is no such peer.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Ended`] and [`Error::NoAnswer`].
+    pub fn probe(&self, peer: PublicKey) -> Result<Option<Duration>, Error> {
+        let pending = self.parts().interface.begin_probe(peer.into());
+        answer(&pending)
+    }
+
+    /// Its counters. It waits for nobody.
+    pub fn stats(&self) -> Stats {
+        Stats::of(&self.parts().interface.report_at_once())
+    }
+
+    /// Its events.
+    pub fn events(&self) -> Events {
+        self.parts().events.clone()
+    }
+
+    /// Closes its sockets: until [`Self::resume`] nothing is sent, received or timed, and what its source
+    /// has for peers is dropped. It takes effect soon. Sessions stay for as long as they are valid.
+    pub fn suspend(&self) {
+        self.parts().end.set_up(false);
+    }
+
+    /// Opens its sockets again, on the same port if that is free.
+    pub fn resume(&self) {
+        self.parts().end.set_up(true);
+    }
+
+    /// Replaces its sockets, because the network is another one: a telephone went from Wi-Fi to the mobile
+    /// network. Sessions stay, and peers learn where it is with the next packet.
+    pub fn rebind(&self) {
+        self.parts().end.rebind();
+    }
+
+    /// Sets the MTU of the inner network.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Config`] if no tunnel has that.
+    pub fn set_mtu(&self, mtu: usize) -> Result<(), Error> {
+        self.parts().end.set_mtu(crate::config::check_mtu(mtu)?);
+        Ok(())
+    }
+
+    /// Waits until it ends by itself, and says why: something failed, or its source of packets is
+    /// gone.
+    pub fn wait(&self) -> Error {
+        reason(self.parts().interface.wait())
+    }
+
+    /// Stops it, as dropping it does.
+    pub fn stop(self) {}
+}
+
+impl Drop for Tunnel {
+    fn drop(&mut self) {
+        let Some(parts) = self.parts.take() else {
+            return;
+        };
+        parts.interface.stop();
+        if IS_OWN.get() {
+            // This thread is waited for.
+            let _ = std::thread::Builder::new().spawn(move || drop(parts));
+        }
+    }
+}
+
+impl fmt::Debug for Tunnel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Tunnel")
+    }
+}
+
+pub(crate) fn reason(reason: StopReason) -> Error {
+    match reason {
+        StopReason::Asked => Error::Ended,
+        StopReason::InterfaceGone => Error::Descriptor(std::io::ErrorKind::NotFound.into()),
+        StopReason::Failed(error) => Error::Host(error),
+    }
+}
+
+fn answer<R>(pending: &Pending<R>) -> Result<R, Error> {
+    match pending.wait_for(PATIENCE) {
+        Answered::Yes(answer) => Ok(answer),
+        Answered::NotYet => Err(Error::NoAnswer),
+        Answered::Never => Err(Error::Ended),
+    }
+}
