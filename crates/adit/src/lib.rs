@@ -12,6 +12,8 @@ mod keys;
 mod builder;
 #[cfg(feature = "engine")]
 mod channel;
+#[cfg(feature = "linux")]
+mod descriptor;
 #[cfg(feature = "engine")]
 mod driver;
 #[cfg(feature = "engine")]
@@ -36,6 +38,8 @@ pub use keys::{KeyError, PresharedKey, PrivateKey, PublicKey, RandomError, rando
 pub use builder::Builder;
 #[cfg(feature = "engine")]
 pub use channel::{Channel, ChannelEnd, Packet, channel};
+#[cfg(feature = "linux")]
+pub use descriptor::TunFd;
 #[cfg(feature = "engine")]
 pub use driver::Driver;
 #[cfg(feature = "engine")]

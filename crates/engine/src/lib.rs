@@ -30,6 +30,8 @@
 
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
+// What only a host of its own needs.
+#![cfg_attr(not(feature = "host"), allow(dead_code, unused_imports))]
 
 mod control;
 mod driver;
@@ -49,9 +51,11 @@ pub use driver::Driver;
 pub use engine::{Engine, open_host_files};
 pub use hand_over::importer;
 pub use host::embedded::{Embedded, EmbeddedEnd, OnSocket};
+#[cfg(feature = "host")]
 pub use host::kernel::{EventListener, LinuxPlatform, Settings, VerboseLog};
 pub use host::mem::{MemPlatform, PlatformEnd};
 pub use host::platform::{EventSource, PathMtu, Platform, PlatformEvent, TunDrops};
+#[cfg(feature = "host")]
 pub use host::watch::Watches;
 pub use interface::{Answered, EngineReport, Interface, Pending};
 pub use shards::settings::{Liberties, OnStart, Policy, ThreadSettings};

@@ -7,6 +7,7 @@ use adit_proto::Source;
 use crate::IcmpError;
 use crate::sys::{error_queue, mmsg};
 
+#[cfg(feature = "host")]
 pub use crate::helper::fuzzing::Requests;
 
 /// The content of a datagram's control messages.

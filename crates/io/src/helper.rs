@@ -14,18 +14,24 @@
 
 mod client;
 mod file_request;
+#[cfg(feature = "host")]
 mod file_server;
+#[cfg(feature = "host")]
 pub mod files;
+#[cfg(feature = "host")]
 pub(crate) mod fuzzing;
 mod messages;
 mod name;
 mod request;
+#[cfg(feature = "host")]
 mod server;
+mod work;
 
 use std::fs::File;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
+#[cfg(feature = "host")]
 use adit_netlink::{CloneMonitor, Monitor, Netlink};
 use rustix::process::{Pid, getpriority_process};
 
@@ -38,8 +44,10 @@ use crate::udp::open::{BoundSocket, Gear, SocketPair, SocketPurpose};
 
 pub use client::{connect, connection, has_ended};
 pub use file_request::Folder;
+#[cfg(feature = "host")]
 pub use file_server::Folders;
 pub(crate) use request::{NetlinkPurpose, Options, QueueChoice, TunChange};
+#[cfg(feature = "host")]
 pub use server::HelperServer;
 
 pub(crate) fn open(name: &str, queues: QueueChoice) -> io::Result<OwnedFd> {
@@ -88,6 +96,7 @@ pub(crate) fn look(tun: BorrowedFd<'_>) -> io::Result<TunLocation> {
     Ok(TunLocation { netns, link })
 }
 
+#[cfg(feature = "host")]
 fn home(kind: NetlinkPurpose) -> io::Result<OwnedFd> {
     ask(HelperRequest::Home(kind), &[])?.one()
 }
@@ -97,6 +106,7 @@ fn home(kind: NetlinkPurpose) -> io::Result<OwnedFd> {
 /// # Errors
 ///
 /// Those of [`Netlink::open`].
+#[cfg(feature = "host")]
 pub fn netlink() -> io::Result<Netlink> {
     home(NetlinkPurpose::Netlink).map(Netlink::from)
 }
@@ -106,6 +116,7 @@ pub fn netlink() -> io::Result<Netlink> {
 /// # Errors
 ///
 /// Those of [`Monitor::open`].
+#[cfg(feature = "host")]
 pub fn monitor() -> io::Result<Monitor> {
     home(NetlinkPurpose::Monitor).map(Monitor::from)
 }
@@ -215,6 +226,7 @@ pub(crate) fn filter(
 /// # Errors
 ///
 /// Those of [`CloneMonitor::open`].
+#[cfg(feature = "host")]
 pub fn clones() -> io::Result<CloneMonitor> {
     let HelperAnswer { fds, numbers } = ask(HelperRequest::Clones, &[])?;
     let mut fds = fds.into_iter();

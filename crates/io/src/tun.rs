@@ -7,6 +7,7 @@
 pub(crate) mod egress;
 mod fair_queues;
 mod handed_over;
+mod plain;
 mod probes;
 mod schedule;
 
@@ -21,13 +22,15 @@ use rustix::io::Errno;
 use crate::helper::{self, QueueChoice, TunChange, TunLocation};
 use crate::sys::bpf::LastArrival;
 use crate::sys::os;
-use crate::sys::tun::{attached, context};
+use crate::sys::tun::{attach, attached, context};
 use crate::{Arrival, FrameBatch, Offloads, TunQueue};
+#[cfg(feature = "host")]
 use adit_netlink::netns::Netns;
 use adit_offload::VNET_HDR_LEN;
 use egress::{Egress, Reading};
 use fair_queues::FairQueues;
 pub use handed_over::TunState;
+pub use plain::PlainTun;
 use probes::{loses_merged_datagrams, probe_frame, probe_tunnel};
 
 #[cfg(test)]
@@ -135,6 +138,29 @@ impl Tun {
     ///
     /// `InvalidInput` if the descriptor is no such queue, and those of its ioctls.
     pub fn from_fd(fd: OwnedFd, offloads: Offloads) -> io::Result<Self> {
+        let tun = Self::embedded(fd, offloads)?;
+        tun.follow_arrivals();
+        Ok(tun)
+    }
+
+    /// Opens the device called `name`, or makes it, for a program that embeds the tunnel: no program of the
+    /// kernel's (BPF) is given to it.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Self::open`].
+    pub fn open_embedded(name: &str, offloads: Offloads) -> io::Result<Self> {
+        let fd = attach(name, QueueChoice::One, true);
+        Self::embedded(fd.map_err(|error| explain_attach(error, name))?, offloads)
+    }
+
+    /// As [`Self::from_fd`], for a program that embeds the tunnel: no program of the kernel's (BPF) is given
+    /// to the device.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Self::from_fd`].
+    pub fn embedded(fd: OwnedFd, offloads: Offloads) -> io::Result<Self> {
         check_queue(fd.as_fd())?;
         let flags = i32::from(attached(fd.as_fd())?.flags());
         rustix::io::ioctl_fionbio(&fd, true)?;
@@ -148,7 +174,6 @@ impl Tun {
             fair: None,
             has_other_queues: flags & libc::IFF_MULTI_QUEUE != 0,
         };
-        tun.follow_arrivals();
         // Any length from 10 on does for any kernel. It comes before the features that need it.
         let header = libc::c_int::try_from(VNET_HDR_LEN).unwrap_or(libc::c_int::MAX);
         os::ioctl_int(tun.fd.as_fd(), libc::TUNSETVNETHDRSZ, header)
@@ -290,6 +315,7 @@ impl Tun {
         helper::change(self.fd.as_fd(), TunChange::NoQueue)
     }
 
+    #[cfg(feature = "host")]
     /// Limits the bytes that wait in the queue, where nobody else has queues and the kernel and this
     /// process's rights allow it; and opens the further queues of a device that
     /// [`Self::open_fair`] opened. The kernel takes 10 to 30 ms for that, while packets pass.
@@ -307,6 +333,7 @@ impl Tun {
         }
     }
 
+    #[cfg(feature = "host")]
     /// Attaches a limit to the device, where it is.
     fn limited(&self, least: u32) -> io::Result<Egress> {
         let several = self.fair.is_some();
@@ -314,6 +341,7 @@ impl Tun {
         Egress::take_over(program, least.into(), several)
     }
 
+    #[cfg(feature = "host")]
     /// Opens the further queues; returns for how many packets each has room.
     fn open_others(&self, fair: &FairQueues) -> io::Result<u64> {
         // A queue belongs to the namespace that it is opened in, and keeps it alive.

@@ -226,7 +226,12 @@ impl UdpSocket for Udp {
             drop(held);
         };
         // Without memory for a thread it is over at once.
+        #[cfg(feature = "host")]
         let _ = adit_sandbox::start("adit-grace", wait);
+        #[cfg(not(feature = "host"))]
+        let _ = std::thread::Builder::new()
+            .name("adit-grace".into())
+            .spawn(wait);
         Ok(grace)
     }
 

@@ -15,6 +15,7 @@ use crate::shards::settings::Liberties;
 use crate::thread::arrivals::Arrivals;
 use crate::thread::contain::contain;
 use crate::thread::poll::wait;
+use crate::thread::start;
 use crate::thread::wake::Waker;
 
 /// Interfaces that get a turn before any gets its next one.
@@ -85,7 +86,7 @@ impl<H: Platform> ControlThread<H> {
     /// Runs until it is asked to end.
     pub(crate) fn run(mut self, liberties: Liberties) -> io::Result<()> {
         if liberties.sandbox {
-            adit_sandbox::confine(adit_sandbox::Role::Control)?;
+            start::confine(start::Role::Control)?;
         }
         let mut events = Vec::with_capacity(MAX_TURNS);
         while !self.mailbox.stopping.load(Ordering::Acquire) {

@@ -25,6 +25,7 @@ use crate::thread::lock::lock;
 use crate::thread::placement::Placement;
 use crate::thread::poll::{MAX_EVENTS, PollRole, Polled, Token, overwrite_stack};
 use crate::thread::priority::ThreadPriority;
+use crate::thread::start;
 use crate::thread::wake::Waker;
 
 /// Queues by their numbers.
@@ -107,7 +108,7 @@ impl<T: TunQueue, U: UdpSocket> InboundThread<T, U> {
         let mut placement = Placement::new(true);
         placement.begins();
         if liberties.sandbox {
-            adit_sandbox::confine(adit_sandbox::Role::Packets)?;
+            start::confine(start::Role::Packets)?;
         }
         let mut events = Vec::with_capacity(MAX_EVENTS);
         while !self.stopping.load(Ordering::Acquire) {

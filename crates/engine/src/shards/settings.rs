@@ -46,7 +46,7 @@ pub struct Liberties {
     pub placement: bool,
     /// They give memory that is not needed back to the system (malloc_trim(3)).
     pub memory: bool,
-    /// They give up what they do not need, where the process has a [sandbox](adit_sandbox).
+    /// They give up what they do not need, where the process has a sandbox.
     pub sandbox: bool,
 }
 

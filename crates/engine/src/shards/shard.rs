@@ -23,6 +23,7 @@ use crate::thread::contain::contain;
 use crate::thread::placement::Placement;
 use crate::thread::poll::{Descriptor, MAX_EVENTS, PollRole, Polled, Token, overwrite_stack};
 use crate::thread::priority::ThreadPriority;
+use crate::thread::start;
 
 /// Interfaces whose sockets are lent at a time, at most. With more, flows are not sparse.
 const MAX_LENT: usize = 16;
@@ -90,7 +91,7 @@ impl<T: TunQueue + 'static, U: UdpSocket + 'static> Shard<T, U> {
         }
         self.placement.begins();
         if liberties.sandbox {
-            adit_sandbox::confine(adit_sandbox::Role::Packets)?;
+            start::confine(start::Role::Packets)?;
         }
         let mut events = Vec::with_capacity(MAX_EVENTS);
         while !self.mailbox.stopping.load(Ordering::Acquire) && !self.has_retired() {

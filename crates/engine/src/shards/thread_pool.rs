@@ -27,6 +27,7 @@ use crate::shared::handles::{Served, ShardHandle};
 use crate::thread::lock::lock;
 use crate::thread::placement;
 use crate::thread::poll::{Descriptor, PollRole, Polled};
+use crate::thread::start;
 
 /// One for each shard.
 type Shards<T, U> = Vec<Arc<ShardMailbox<T, U>>>;
@@ -72,7 +73,12 @@ impl<T: TunQueue + 'static, U: UdpSocket + 'static> ThreadPool<T, U> {
             inbound: Arc::new(InboundThread::new(Arc::clone(&buffers))?),
             buffers,
             threads: Mutex::default(),
-            load: CpuLoad::open(),
+            load: match (settings.liberties.sandbox, settings.shards) {
+                (true, _) => CpuLoad::open(),
+                // No thread can help.
+                (false, ..=1) => Arc::new(CpuLoad::unknown()),
+                (false, _) => Arc::new(CpuLoad::new()),
+            },
         })
     }
 
@@ -95,7 +101,7 @@ impl<T: TunQueue + 'static, U: UdpSocket + 'static> ThreadPool<T, U> {
             // What goes wrong in it, its interfaces report.
             let _ = run();
         };
-        let thread = adit_sandbox::start(name, begin)?;
+        let thread = start::start(name, begin)?;
         let mut threads = lock(&self.threads);
         threads.retain(|thread| !thread.is_finished());
         threads.push(thread);

@@ -11,5 +11,6 @@ pub(crate) mod priority;
 #[cfg(debug_assertions)]
 pub mod progress;
 pub(crate) mod random;
+pub(crate) mod start;
 pub(crate) mod sync;
 pub(crate) mod wake;

@@ -10,6 +10,7 @@ use rustix::io::Errno;
 
 use super::open::{is_missing, mangles_trains};
 use super::*;
+use crate::Offloads;
 
 use crate::sys::bpf;
 use crate::sys::bpf::instructions::{Instruction, KTIME_GET_BOOT_NS, R0};

@@ -189,6 +189,7 @@ impl Offer {
             shards: self.shards.clamp(1, 1024),
             policy: known.map_or_else(Policy::default, |(_, policy)| *policy),
             cpus: self.cpus.clone().filter(possible),
+            ..ThreadSettings::default()
         }
     }
 }

@@ -1,0 +1,31 @@
+//! Threads of the engine, which a sandbox may have limits for.
+
+#[cfg(feature = "host")]
+pub(crate) use adit_sandbox::{Role, confine, start};
+#[cfg(not(feature = "host"))]
+pub(crate) use without::{Role, confine, start};
+
+/// Without a sandbox.
+#[cfg(not(feature = "host"))]
+mod without {
+    use std::io;
+    use std::thread::{Builder, JoinHandle};
+
+    /// What a thread does.
+    pub(crate) enum Role {
+        Packets,
+        Control,
+    }
+
+    /// Limits nothing.
+    pub(crate) fn confine(_role: Role) -> io::Result<()> {
+        Ok(())
+    }
+
+    pub(crate) fn start(
+        name: String,
+        work: impl FnOnce() + Send + 'static,
+    ) -> io::Result<JoinHandle<()>> {
+        Builder::new().name(name).spawn(work)
+    }
+}
