@@ -26,8 +26,9 @@ use graph::Graph;
 pub(crate) use source::SourceFile;
 
 /// The crates of the product.
-pub(crate) const CRATES: [&str; 11] = [
-    "aead", "cli", "ctl", "engine", "io", "netlink", "offload", "proto", "sandbox", "supply",
+pub(crate) const CRATES: [&str; 12] = [
+    "adit", "aead", "cli", "ctl", "engine", "io", "netlink", "offload", "proto", "sandbox",
+    "supply",
     "testbed",
 ];
 
