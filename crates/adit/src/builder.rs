@@ -5,13 +5,14 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use adit_engine::{Embedded, Engine, OnSocket};
+use adit_engine::{Embedded, Engine, OnSocket, Resume};
 use adit_io::{Offloads, TunQueue};
 
 use crate::config::{Config, check_mtu};
 use crate::driver::Driver;
 use crate::error::Error;
 use crate::events::Events;
+use crate::hand_over::HandOver;
 use crate::packet_io::{PacketIo, Packets};
 use crate::threads::Threads;
 use crate::tunnel::{Parts, Tunnel};
@@ -94,8 +95,22 @@ impl Builder {
         self.config.check()?;
         let engine = Engine::with(&self.threads.settings()).map_err(Error::Host)?;
         let config = self.config.clone();
-        let parts = self.parts(&engine)?;
-        let tunnel = Tunnel::new(parts);
+        let tunnel = Tunnel::new(self.parts(&engine, None)?);
+        tunnel.begin(&config)?;
+        Ok(tunnel)
+    }
+
+    /// Goes on with a tunnel that was handed over, on threads of its own: with its sessions and sockets, and
+    /// this source of packets. What of the configuration is another one is changed then.
+    ///
+    /// # Errors
+    ///
+    /// As of [`Self::start`], and [`Error::HandOver`]. The sessions are lost: [`Self::start`] begins anew.
+    pub fn go_on(self, from: HandOver) -> Result<Tunnel, Error> {
+        self.config.check()?;
+        let engine = Engine::with(&self.threads.settings()).map_err(Error::Host)?;
+        let config = self.config.clone();
+        let tunnel = Tunnel::new(self.parts(&engine, Some(from))?);
         tunnel.begin(&config)?;
         Ok(tunnel)
     }
@@ -109,18 +124,23 @@ impl Builder {
         self.config.check()?;
         let (engine, driver) = Engine::driven().map_err(Error::Host)?;
         let config = self.config.clone();
-        let parts = self.parts(&engine)?;
+        let parts = self.parts(&engine, None)?;
         let mut driver = Driver::new(driver, parts);
         driver.begin(&config)?;
         Ok(driver)
     }
 
-    fn parts(self, engine: &Engine<Source, Embedded<Source>>) -> Result<Parts, Error> {
+    fn parts(
+        self,
+        engine: &Engine<Source, Embedded<Source>>,
+        from: Option<HandOver>,
+    ) -> Result<Parts, Error> {
         let mtu = check_mtu(self.mtu)?;
         let (source, mut offloads) = self.source.unwrap_or(Err(Error::NoPackets))?;
         offloads.tun_gro_tcp &= self.merges;
         offloads.tun_gro_udp &= self.merges;
         offloads.tun_gro_tunnel = false;
+        let is_handed_over = from.is_some();
         let events = Events::default();
         let tell = {
             let events = events.clone();
@@ -129,9 +149,17 @@ impl Builder {
         let platform = Embedded::new(Arc::clone(&source), offloads, mtu).map_err(Error::Host)?;
         let platform = platform.with_on_socket(self.on_socket).with_listener(tell);
         let end = platform.end();
-        let interface = engine
-            .add(source, platform, offloads)
-            .map_err(Error::Host)?;
+        let interface = match from {
+            None => engine.add(source, platform, offloads),
+            Some(from) => {
+                let (device, state, sockets) = from.open().map_err(Error::HandOver)?;
+                engine.take_over(source, platform, offloads, device, &state, sockets)
+            }
+        };
+        let interface = interface.map_err(Error::Host)?;
+        if is_handed_over {
+            interface.resume(Resume::AsItWas);
+        }
         let on_end = events.clone();
         interface.on_end(move || on_end.end());
         Ok(Parts {

@@ -120,12 +120,12 @@ impl Driver {
     fn answer<R>(&mut self, pending: &Pending<R>) -> Result<R, Error> {
         let until = Instant::now() + PATIENCE;
         loop {
+            let again = self.poll()?;
             match pending.wait_for(Duration::ZERO) {
                 Answered::Yes(answer) => return Ok(answer),
                 Answered::Never => return Err(Error::Ended),
                 Answered::NotYet => {}
             }
-            let again = self.poll()?;
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return Err(Error::NoAnswer);

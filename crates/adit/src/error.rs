@@ -6,6 +6,7 @@ use std::io;
 use adit_engine::CommandError;
 
 use crate::config::ConfigError;
+use crate::hand_over::NotHandedOver;
 
 /// Whose fault an error is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +37,8 @@ pub enum Error {
         /// What the host said.
         error: io::Error,
     },
+    /// What was handed over is no tunnel.
+    HandOver(NotHandedOver),
     /// The host refused a thread, a descriptor or memory.
     Host(io::Error),
     /// The tunnel has ended.
@@ -48,9 +51,11 @@ impl Error {
     /// Whose fault it is.
     pub fn fault(&self) -> Fault {
         match self {
-            Self::Config(_) | Self::NoPackets | Self::Descriptor(_) | Self::NoAnswer => {
-                Fault::Caller
-            }
+            Self::Config(_)
+            | Self::NoPackets
+            | Self::Descriptor(_)
+            | Self::HandOver(_)
+            | Self::NoAnswer => Fault::Caller,
             Self::Bind { .. } | Self::Host(_) => Fault::Host,
             Self::Ended => Fault::Ended,
         }
@@ -66,6 +71,7 @@ impl fmt::Display for Error {
                 write!(f, "the descriptor cannot be the source of packets: {error}")
             }
             Self::Bind { port, error } => write!(f, "cannot listen on UDP port {port}: {error}"),
+            Self::HandOver(error) => write!(f, "what was handed over is no tunnel: {error}"),
             Self::Host(error) => write!(f, "the system refused what a tunnel needs: {error}"),
             Self::Ended => f.write_str("the tunnel has ended"),
             Self::NoAnswer => f.write_str(
@@ -80,6 +86,7 @@ impl std::error::Error for Error {
         match self {
             Self::Config(error) => Some(error),
             Self::Descriptor(error) | Self::Bind { error, .. } | Self::Host(error) => Some(error),
+            Self::HandOver(error) => Some(error),
             Self::NoPackets | Self::Ended | Self::NoAnswer => None,
         }
     }

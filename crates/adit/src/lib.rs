@@ -21,6 +21,8 @@ mod error;
 #[cfg(feature = "engine")]
 mod events;
 #[cfg(feature = "engine")]
+mod hand_over;
+#[cfg(feature = "engine")]
 mod packet_io;
 #[cfg(feature = "engine")]
 mod stats;
@@ -46,6 +48,8 @@ pub use driver::Driver;
 pub use error::{Error, Fault};
 #[cfg(feature = "engine")]
 pub use events::Events;
+#[cfg(feature = "engine")]
+pub use hand_over::{HandOver, NotHandedOver};
 #[cfg(feature = "engine")]
 pub use packet_io::{Doorbell, Full, NotPut, PacketIo, Room};
 #[cfg(feature = "engine")]

@@ -4,17 +4,21 @@ use std::cell::Cell;
 use std::fmt;
 use std::time::Duration;
 
-use adit_engine::{Answered, EmbeddedEnd, Interface, Pending, StopReason};
+use adit_engine::{Answered, EmbeddedEnd, Interface, Pending, Resume, StopReason};
 
 use crate::builder::Builder;
 use crate::config::{Change, Config, Status};
 use crate::error::Error;
 use crate::events::Events;
+use crate::hand_over::HandOver;
 use crate::keys::PublicKey;
 use crate::stats::Stats;
 
 /// How long to wait for a thread of the tunnel.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long a socket may be full when a tunnel is handed over.
+const FULL: Duration = Duration::from_secs(5);
 
 /// What a tunnel is made of, whoever does its work.
 pub(crate) struct Parts {
@@ -152,6 +156,24 @@ impl Tunnel {
     /// gone.
     pub fn wait(&self) -> Error {
         reason(self.parts().interface.wait())
+    }
+
+    /// Has another one go on with its sessions and sockets: over another source of packets, or in another
+    /// process. This one has stopped then; what is left to do with it is to drop it.
+    ///
+    /// # Errors
+    ///
+    /// It goes on as before: a socket has been full for five seconds ([`Error::Host`]). Or it has ended.
+    pub fn hand_over(&self) -> Result<HandOver, Error> {
+        let interface = &self.parts().interface;
+        if interface.has_ended() {
+            return Err(Error::Ended);
+        }
+        interface.pause(FULL).map_err(Error::Host)?;
+        HandOver::of(interface).map_err(|error| {
+            interface.resume(Resume::AsItWas);
+            Error::Host(error)
+        })
     }
 
     /// Stops it, as dropping it does.

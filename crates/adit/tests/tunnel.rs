@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use adit::{
     Change, ChannelEnd, Config, ConfigError, Doorbell, Error, Event, Fault, Frame, Full, Gso,
-    GsoKind, Packet, PacketIo, Peer, PrivateKey, Room, Threads, Tunnel, channel,
+    GsoKind, HandOver, Packet, PacketIo, Peer, PrivateKey, Room, Threads, Tunnel, channel,
 };
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -401,4 +401,67 @@ fn a_driver_carries_packets_on_its_callers_thread() {
     let change = Change::new().remove(key(1).public_key());
     driver.set(change).expect("in force");
     assert_eq!(driver.status().expect("a status").peers, []);
+}
+
+#[test]
+fn another_tunnel_goes_on_with_the_sessions_of_one() {
+    let Ends {
+        tunnels: [first, second],
+        ends: [first_end, second_end],
+    } = pair(&Threads::default());
+    let send = |end: &ChannelEnd, payload: &[u8]| {
+        end.send(Packet::new(packet(1, 2, payload))).expect("room");
+        let received = second_end.recv(PATIENCE).expect("a packet");
+        assert_eq!(&received.bytes[28..], payload);
+    };
+    send(&first_end, b"before");
+    let handshake = |tunnel: &Tunnel| {
+        let status = tunnel.status().expect("a status");
+        (status.listen_port, status.peers[0].last_handshake)
+    };
+    let before = handshake(&first);
+    // As it goes to another process.
+    let (bytes, fds) = first.hand_over().expect("it stops").into_parts();
+    let handed = HandOver::from_parts(bytes, fds).expect("what was taken apart");
+    let (io, end) = channel(1 << 20);
+    let config = config(1, 2, Some(port(&second)));
+    let tunnel = Tunnel::builder(config)
+        .packets(io)
+        .go_on(handed)
+        .expect("a tunnel");
+    send(&end, b"after");
+    assert_eq!(handshake(&tunnel), before);
+}
+
+#[test]
+fn bytes_that_are_no_tunnel_are_refused() {
+    use adit::NotHandedOver;
+    let (io, _end) = channel(1);
+    let tunnel = Tunnel::builder(config(1, 2, None))
+        .packets(io)
+        .start()
+        .expect("a tunnel");
+    let handed = tunnel.hand_over().expect("it stops");
+    let (bytes, fds) = handed.into_parts();
+    let refused = HandOver::from_parts(bytes.clone(), Vec::new()).expect_err("no descriptors");
+    assert_eq!(refused, NotHandedOver::Descriptors);
+    let header = bytes.len().min(20);
+    for len in 0..header {
+        let part = bytes[..len].to_vec().into();
+        let other = std::iter::repeat_with(|| std::fs::File::open("/dev/null").expect("it").into());
+        assert!(HandOver::from_parts(part, other.take(2)).is_err(), "{len}");
+    }
+    let files = fds
+        .iter()
+        .map(|_| std::fs::File::open("/dev/null").expect("it").into());
+    let handed = HandOver::from_parts(bytes, files.collect::<Vec<_>>()).expect("it looks right");
+    let (io, _end) = channel(1);
+    let error = Tunnel::builder(config(1, 2, None))
+        .packets(io)
+        .go_on(handed);
+    let error = error.expect_err("no sockets");
+    assert!(
+        matches!(error, Error::HandOver(NotHandedOver::Descriptors)),
+        "{error}"
+    );
 }

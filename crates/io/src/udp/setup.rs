@@ -133,6 +133,15 @@ impl Udp {
         })
     }
 
+    /// Has no other socket join it, as those of [`bind_embedded`].
+    #[must_use]
+    pub fn embedded(self) -> Self {
+        Self {
+            stands_alone: true,
+            ..self
+        }
+    }
+
     /// Gives the sockets of an interface the programs that drop for this process what nobody wants,
     /// and say where datagrams arrive. Those that another process gave them are gone.
     pub fn set_filters<'a>(sockets: impl Iterator<Item = &'a Self>) {
