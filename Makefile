@@ -3,7 +3,7 @@
 # More tests at once than cores: many of them wait, for timers of the protocol or for an emulated machine.
 TEST_THREADS ?= 6
 
-.PHONY: build install uninstall deb static test about quick unit loom e2e setup peers guest root lint packaging sbom ci
+.PHONY: build install uninstall deb static test about quick unit loom e2e setup peers guest root lint portable packaging sbom ci
 
 # Where `make install` puts things. A package has PREFIX=/usr and a DESTDIR.
 PREFIX ?= /usr/local
@@ -130,6 +130,10 @@ lint:
 	cargo run --quiet --locked -p adit-supply -- check
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items --locked --quiet
 	RUSTDOCFLAGS="-D warnings" cargo doc --manifest-path bench/Cargo.toml --no-deps --document-private-items --locked --quiet
+
+# Whether the library without I/O compiles for systems that are not here: nothing is linked or run.
+portable:
+	scripts/portable
 
 # The manual pages, the package and what packaging/ has, each read by its own tool where that is installed.
 packaging: deb

@@ -1,5 +1,4 @@
-//! WireGuard as a library.
-
+#![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
@@ -7,6 +6,8 @@ mod config;
 mod event;
 mod frame;
 mod keys;
+pub mod sans_io;
+pub mod std_udp;
 
 #[cfg(feature = "engine")]
 mod builder;

@@ -105,7 +105,15 @@ impl<'a> Frame<'a> {
         let (vnet, packet) = bytes
             .split_first_chunk::<VNET_HDR_LEN>()
             .ok_or(Malformed::Short)?;
-        let vnet = VnetHdr::parse(vnet);
+        Self::with_header(VnetHdr::parse(vnet), packet)
+    }
+
+    /// The same, where the virtio header is not in front of the packet.
+    ///
+    /// # Errors
+    ///
+    /// As of [`parse`](Self::parse), but for [`Malformed::Short`].
+    pub fn with_header(vnet: VnetHdr, packet: &'a [u8]) -> Result<Frame<'a>, Malformed> {
         let ip = Ip::parse(packet)
             .filter(|ip| ip.len <= MAX_PACKET)
             .ok_or(Malformed::Ip)?;

@@ -18,7 +18,7 @@ mod scalar;
 mod zeroized_tests;
 
 use crate::kernels::job::Job;
-use crate::{OpenJob, SealJob, TAG_LEN};
+use crate::{OpenJob, SealJob};
 use std::sync::OnceLock;
 
 /// Clears the vector registers that the compiler may use for plain Rust.
@@ -123,7 +123,7 @@ impl Kernel {
     /// are measured.
     fn choose(self, lens: impl ExactSizeIterator<Item = usize> + Clone) -> Choice {
         #[cfg(target_arch = "x86_64")]
-        let short = |most| lens.clone().all(|len| len <= most + TAG_LEN);
+        let short = |most| lens.clone().all(|len| len <= most + crate::TAG_LEN);
         #[cfg(not(target_arch = "x86_64"))]
         let _ = lens;
         match self.choice {

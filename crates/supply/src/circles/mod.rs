@@ -28,8 +28,7 @@ pub(crate) use source::SourceFile;
 /// The crates of the product.
 pub(crate) const CRATES: [&str; 12] = [
     "adit", "aead", "cli", "ctl", "engine", "io", "netlink", "offload", "proto", "sandbox",
-    "supply",
-    "testbed",
+    "supply", "testbed",
 ];
 
 /// What is wrong with the product below `root`: a text for each circle.
