@@ -278,6 +278,13 @@ impl Reading<'_> {
         self.set(queue, IN_DEBT, is_in_debt.into());
     }
 
+    /// A bit for each further queue that was last said to be in debt, perhaps by another process.
+    pub(crate) fn in_debt(&self) -> u64 {
+        let further = 1..self.reader.queues.len();
+        let in_debt = further.filter(|queue| self.number(*queue, IN_DEBT) != 0);
+        in_debt.fold(0, |bits, queue| bits | 1 << (queue - 1))
+    }
+
     fn has_several(&self) -> bool {
         self.reader.queues.len() > 1
     }

@@ -93,6 +93,11 @@ impl FairQueues {
         Ok(())
     }
 
+    /// Goes on in place of another process, which told the program that queues are in debt.
+    pub(super) fn take_over(&self, egress: &Egress) {
+        lock(&self.schedule).told = egress.reading().in_debt();
+    }
+
     /// Reads frames until none waits (true) or the batch is full.
     pub(super) fn read(
         &self,

@@ -505,6 +505,28 @@ fn the_queue_of_a_peer_in_advance_of_its_limit_rests_and_goes_on() {
 }
 
 #[test]
+fn a_process_that_goes_on_with_a_queue_in_debt_ends_the_debt() {
+    let (net, tun) = fair_device();
+    let sender = net.run(|| segmenting("10.8.0.1:0")).unwrap();
+    let in_debt = |tun: &Tun| tun.egress.get().expect("a program").reading().in_debt();
+    assert_eq!(in_debt(&tun), 0);
+    sender.send_to(&[7; 50_000], "10.8.0.2:9").unwrap();
+    // Its queue rests for so long that sparse flows wait, too.
+    batches(&tun, 2, Duration::from_secs(100));
+    let mut packet = [0x45; 20];
+    packet[16..].copy_from_slice(&[10, 8, 0, 2]);
+    assert_eq!(in_debt(&tun), 1 << queue_of(&packet));
+
+    let (state, fds) = tun.state();
+    let fds = fds.iter().map(|fd| fd.try_clone_to_owned().unwrap());
+    let taken = Tun::take_over(state, fds.collect()).unwrap();
+    drop(tun);
+    assert_eq!(taken.rests_for(), None);
+    batches(&taken, 0, Duration::ZERO);
+    assert_eq!(in_debt(&taken), 0);
+}
+
+#[test]
 fn a_queue_of_several_peers_does_not_rest() {
     let mut schedule = Schedule::new();
     let note = |schedule: &mut Schedule, peers: &[(usize, u32)], mixed: u64, rests: &[usize]| {

@@ -78,7 +78,9 @@ impl Tun {
             let program = [next()?, next()?];
             // Another version's goes when that process does.
             if layout == LAYOUT {
-                let _ = egress.set(Egress::take_over(program, QUEUE_BYTES.into(), state.fair)?);
+                let taken = Egress::take_over(program, QUEUE_BYTES.into(), state.fair)?;
+                fair.iter().for_each(|fair| fair.take_over(&taken));
+                let _ = egress.set(taken);
             }
         }
         Ok(Self {
