@@ -56,6 +56,8 @@ pub use host::kernel::{EventListener, LinuxPlatform, Settings, VerboseLog};
 pub use host::mem::{MemPlatform, PlatformEnd};
 pub use host::platform::{EventSource, PathMtu, Platform, PlatformEvent, TunDrops};
 #[cfg(feature = "host")]
+pub use host::remembered::{count_anew, forget_endpoints, used_quotas};
+#[cfg(feature = "host")]
 pub use host::watch::Watches;
 pub use interface::{Answered, EngineReport, Interface, Pending};
 pub use shards::settings::{Liberties, OnStart, Policy, ThreadSettings};

@@ -299,7 +299,7 @@ pub(crate) struct Peers {
 }
 
 /// Longer than any such file.
-const MAX_PEERS_FILE: u64 = 2 << 20;
+const MAX_PEERS_FILE: u64 = 8 << 20;
 
 impl Peers {
     pub(crate) fn of(dir: &Path, name: &str) -> Self {

@@ -12,7 +12,10 @@ pub struct Allowance {
     pub to_peer: Option<u64>,
     /// Bytes a second from the peer.
     pub from_peer: Option<u64>,
-    /// Bytes of UDP payload in both directions together, since the interface has the peer.
+    /// Bytes of UDP payload in both directions together, since the interface has the peer, or since
+    /// its quota was given anew; in earlier processes, too, as [`Device::remember_used`] has it.
+    ///
+    /// [`Device::remember_used`]: crate::Device::remember_used
     pub quota: Option<u64>,
     /// Until when, since the Unix epoch.
     pub expires: Option<Duration>,
@@ -49,6 +52,8 @@ pub(crate) struct Allowed {
     pub(crate) allowance: Allowance,
     /// Bytes that went before its quota was given.
     pub(crate) counted_from: u64,
+    /// Bytes of the quota that were used in earlier processes.
+    pub(crate) used_before: u64,
     pub(crate) access: Access,
 }
 

@@ -170,6 +170,54 @@ fn a_quota_ends_access_and_a_new_one_counts_from_then() {
 }
 
 #[test]
+fn what_earlier_processes_counted_of_a_quota_counts() {
+    let mut net = Net::pair(7);
+    net.connect();
+    let quota = |bytes| Allowance {
+        quota: Some(bytes),
+        ..Allowance::default()
+    };
+    let used = |net: &Net| net.status(A, B).allowance.map(|it| it.used);
+    let device = &mut net.hosts[A].device;
+    assert_eq!(device.used(), []);
+    device.remember_used([(public_key(B), 30_000), (public_key(7), 5)]);
+    // Who has no quota yet is kept for one more process.
+    let mut kept = device.used();
+    kept.sort();
+    let mut both = [(public_key(B), 30_000), (public_key(7), 5)];
+    both.sort();
+    assert_eq!(kept, both);
+    let went = net.status(A, B).rx_bytes + net.status(A, B).tx_bytes;
+    allow(&mut net, quota(50_000), false);
+    assert_eq!(used(&net), Some(30_000 + went));
+    let device = &mut net.hosts[A].device;
+    device.forget_used();
+    assert_eq!(device.used(), [(public_key(B), 30_000 + went)]);
+    for _ in 0..25 {
+        net.send(A, B, &[1; 1000]);
+        net.run_for(millis(300));
+    }
+    assert_eq!(access(&net), Some(Access::OverQuota));
+    // A new quota counts from then, and what no quota is left of is not kept.
+    allow(&mut net, quota(10_000), true);
+    assert_eq!(used(&net), Some(0));
+    allow(&mut net, Allowance::default(), false);
+    assert_eq!(net.hosts[A].device.used(), []);
+    // One that was counted before, and is given anew, counts from then, too, also the greatest number.
+    let device = &mut net.hosts[A].device;
+    device.remember_used([(public_key(B), u64::MAX)]);
+    allow(&mut net, quota(10_000), true);
+    assert_eq!(used(&net), Some(0));
+    allow(&mut net, Allowance::default(), false);
+    net.hosts[A]
+        .device
+        .remember_used([(public_key(B), u64::MAX)]);
+    allow(&mut net, quota(10_000), false);
+    assert_eq!(used(&net), Some(u64::MAX));
+    assert_eq!(access(&net), Some(Access::OverQuota));
+}
+
+#[test]
 fn the_end_is_told_once_and_staged_packets_are_dropped() {
     let mut net = Net::pair(4);
     net.weather.loss = 100;

@@ -66,7 +66,7 @@ fn assert_counters_are_new(net: &Net) {
 #[test]
 fn the_format_has_a_number() {
     assert_eq!(
-        HAND_OVER_FORMAT, 6,
+        HAND_OVER_FORMAT, 7,
         "see `handed_over.rs` before this changes"
     );
 }
@@ -83,10 +83,14 @@ fn what_peers_may_do_goes_along() {
     };
     let (now, wall) = (net.now, net.wall(A));
     let device = &mut net.hosts[A].device;
-    device.set_allowance(now, wall, (&public_key(B), &allowance, true));
+    device.remember_used([(public_key(B), 1_500)]);
+    device.set_allowance(now, wall, (&public_key(B), &allowance, false));
     net.send(A, B, &[1; 1_000]);
     net.run_for(secs(1));
+    let used = net.hosts[A].device.used();
+    assert!(used[0].1 > 2_500, "{used:?}");
     hand_over(&mut net, A);
+    assert_eq!(net.hosts[A].device.used(), used);
     let peer = net.peer(A, B);
     assert!(
         peer.limits()

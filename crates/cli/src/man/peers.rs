@@ -85,7 +85,10 @@ pub(super) fn peer(roff: &mut Roff, page: &str) {
         paragraph(
             roff,
             "A quota counts what adit-show(8) prints as transfer, in both directions, since the interface has the peer or \
-             since `adit peer quota`; a process that begins anew counts from 0. When it is used up or the time is over, the \
+             since `adit peer quota`, also for the same number of bytes. It goes on where it was after `adit down`, \
+             `adit upgrade` and a kill, which loses the last second, or one second for each thousand peers with a session or a \
+             quota; it begins anew for a peer that was removed or disabled meanwhile, or got new keys, and when the host \
+             starts: the count is in `/run/adit`. When it is used up or the time is over, the \
              peer's sessions end within a second and none begins: what is sent to it counts as `no_access`, and its \
              initiations as `no_access` of the handshakes. When it has access again, it notices within 15 seconds if it \
              sends.",

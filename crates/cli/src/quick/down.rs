@@ -14,7 +14,7 @@ use adit_netlink::Netlink;
 use adit_proto::config::DeviceStatus;
 
 use super::{
-    PATIENCE, Quick, forward, has_default, open_netlink, programs, require_rights, routing,
+    PATIENCE, Quick, file, forward, has_default, open_netlink, programs, require_rights, routing,
 };
 use crate::cli::FileArgs;
 use crate::failure::{Context, Failure, Result, bail, say};
@@ -221,9 +221,8 @@ impl Quick {
             return;
         }
         let _ = fs::remove_file(self.memory());
-        // Where its peers were, as a killed process leaves it to the next one.
-        let peers = Path::new(status::DIR).join(format!("{}.peers", self.name));
-        let _ = fs::remove_file(peers);
+        // Where its peers were, as a killed process leaves it to the next one. Often there is no file.
+        let _ = adit_engine::forget_endpoints(&file::peers_file(&self.name));
         let firewall = routing::unset_firewall(&self.name);
         if self.config.interface.table == Table::Auto {
             match status {

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use adit_ctl::config;
+use adit_ctl::{config, status};
 use rustix::fs::{
     Access, CWD, FallocateFlags, FlockOperation, RenameFlags, XattrFlags, access, fallocate,
     fgetxattr, flock, fsetxattr, renameat_with,
@@ -38,6 +38,11 @@ pub(super) fn called(path: &Path) -> String {
             quoted(&Path::new(".").join(path).display().to_string())
         }
     }
+}
+
+/// What a process of an interface leaves to the next one.
+pub(super) fn peers_file(name: &str) -> PathBuf {
+    Path::new(status::DIR).join(format!("{name}.peers"))
 }
 
 /// How long to wait for other commands that change the file.

@@ -9,6 +9,7 @@ use adit_ctl::status::{AllowanceJson, InterfaceJson};
 use adit_ctl::text::{printable_json, printable_lines};
 use serde::Serialize;
 
+use super::file;
 use super::roster::{Entry, PeerActivity, Roster, is_missing, quoted};
 use crate::cli::{self, ConfArgs, PeerSort, PeersArgs, ShowPeerArgs};
 use crate::failure::{Context, Failure, Result, bail, say};
@@ -180,7 +181,11 @@ impl Roster {
             Err(error) => return Err(show::explain(&name, error)),
         };
         let config = read(&path, &name, running.as_ref())?;
-        Ok(Self::new(&name, config.as_ref(), running.as_ref()))
+        let roster = Self::new(&name, config.as_ref(), running.as_ref());
+        Ok(match roster.runs {
+            true => roster,
+            false => roster.with_used(adit_engine::used_quotas(&file::peers_file(&name))),
+        })
     }
 
     /// Those that pass, in order.

@@ -158,6 +158,22 @@ impl Roster {
         }
     }
 
+    /// Where no process serves the interface: what its peers used of their quotas until it went down.
+    pub(super) fn with_used(mut self, used: impl IntoIterator<Item = (PublicKey, u64)>) -> Self {
+        let used: HashMap<PublicKey, u64> = used.into_iter().collect();
+        for entry in &mut self.peers {
+            if let (Some(of), Some(used)) = (&mut entry.allowance, used.get(&entry.key))
+                && let Some(quota) = of.quota_bytes
+            {
+                of.used_bytes = *used;
+                if *used >= quota && of.access == Access::Open.name() {
+                    of.access = Access::OverQuota.name().to_owned();
+                }
+            }
+        }
+        self
+    }
+
     /// The peer that is meant: by its name, by its public key or the beginning of it, or by an address
     /// that belongs to it, in this order.
     pub(super) fn find(&self, words: &str) -> Result<&Entry> {

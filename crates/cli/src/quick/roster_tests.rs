@@ -184,3 +184,23 @@ fn a_word_for_a_shell_is_quoted() {
         assert_eq!(quoted(word), shown);
     }
 }
+
+#[test]
+fn what_was_used_of_a_quota_is_known_of_a_stopped_interface() {
+    let limited = |n, quota: &str| peer(n, "a", "").trim_end().to_owned() + quota;
+    let text =
+        limited(1, "\n# Quota = 1k\n\n") + &limited(2, "\n# Quota = 2k\n\n") + &peer(3, "c", "");
+    let used = [1, 2, 3, 4].map(|n| (public(n), 1_500));
+    let all = roster(&text, None).with_used(used);
+    let known: Vec<_> = (all.peers.iter())
+        .map(|it| {
+            it.allowance
+                .as_ref()
+                .map(|of| (of.used_bytes, of.access.as_str()))
+        })
+        .collect();
+    assert_eq!(
+        known,
+        [Some((1_500, "over_quota")), Some((1_500, "open")), None]
+    );
+}

@@ -9,9 +9,10 @@ use adit_proto::Allowance;
 use adit_proto::config::PublicKey;
 
 use super::Quick;
+use super::file::peers_file;
 use super::verbs::Opened;
 use crate::cli::{ExpireArgs, LimitArgs, PeerArgs, QuotaArgs, When};
-use crate::failure::{Result, bail};
+use crate::failure::{Context, Result, bail};
 
 pub(crate) fn limit(args: &LimitArgs) -> Result<()> {
     let (to_peer, from_peer) = args.limit;
@@ -109,8 +110,8 @@ fn set(
         bail!(State, "{} has lost the peer", open.quick.path.display());
     };
     open.change(&new, &[])?;
-    if term == Term::Quota && open.roster.runs {
-        open.quick.count_anew(key)?;
+    if term == Term::Quota {
+        open.quick.count_anew(key, open.roster.runs)?;
     }
     let next = match open.roster.runs {
         true => format!(
@@ -134,8 +135,15 @@ impl Quick {
         self.tell_allowances(&given, true)
     }
 
-    /// The quota of a peer counts from now.
-    fn count_anew(&self, peer: PublicKey) -> Result<()> {
+    /// The quota of a peer counts from now: in the process that runs, or in the next one.
+    fn count_anew(&self, peer: PublicKey, runs: bool) -> Result<()> {
+        if !runs {
+            let path = peers_file(&self.name);
+            return adit_engine::count_anew(&path, &peer).context(|| {
+                let path = path.display();
+                format!("cannot change {path}, which has what the peer has used of its quota")
+            });
+        }
         let given = self.allowances(Some(peer));
         self.tell_allowances(&given, false)
     }

@@ -135,9 +135,7 @@ fn an_expired_peer_has_no_access_until_it_is_given_more_time() {
     );
     assert!(!file(left).contains("Expires"));
     // It still sends on the session that it had, and notices after 15 s that nothing comes back.
-    wait_for("the phone is back", Duration::from_secs(60), || {
-        right.try_sh("ping -n -q -c 1 -W 1 10.77.0.1").ok()
-    });
+    phone_is_back(&world);
     assert_eq!(peer(left)["state"], "connected");
 }
 
@@ -153,10 +151,6 @@ fn a_peer_that_has_used_its_quota_up_has_no_access_until_it_gets_another() {
         said.contains("phone may send and get 100kB from now on"),
         "{said}"
     );
-    // It still sends on the session that it had, and notices after 15 s that nothing comes back.
-    wait_for("the phone is back", Duration::from_secs(60), || {
-        right.try_sh("ping -n -q -c 1 -W 1 10.77.0.1").ok()
-    });
     assert_eq!(peer(left)["state"], "connected");
     right.sh("ping -q -c 60 -i 0.02 -s 1200 -W 1 10.77.0.1 || true; sleep 2.5");
     let phone = peer(left);
@@ -172,6 +166,100 @@ fn a_peer_that_has_used_its_quota_up_has_no_access_until_it_gets_another() {
     left.sh(&format!("{} peer quota wg0 phone 100k", adit()));
     ping(left, "10.77.0.2", 1);
     assert!(peer(left)["allowance"]["used_bytes"].as_u64() < Some(50_000));
+}
+
+/// Bytes that the phone has used, as the hub says.
+fn used(hub: &Container) -> u64 {
+    let phone = peer(hub);
+    let used = phone["allowance"]["used_bytes"].as_u64();
+    used.unwrap_or_else(|| panic!("a quota: {phone}"))
+}
+
+/// The phone sends 1,250 bytes and gets as many, so often, and the hub looks at its quota.
+fn use_up(world: &World, times: u32) {
+    let ping = "ping -q -i 0.02 -s 1200 -W 1 10.77.0.1";
+    world
+        .net
+        .right
+        .sh(&format!("{ping} -c {times} || true; sleep 1.5"));
+}
+
+/// The phone connects by itself, if it can.
+fn phone_is_back(world: &World) {
+    wait_for("the phone is back", Duration::from_secs(60), || {
+        let ping = "ping -n -q -c 1 -W 1 10.77.0.1";
+        world.net.right.try_sh(ping).ok()
+    });
+}
+
+#[test]
+fn a_quota_goes_on_in_the_next_process_however_the_last_one_ended() {
+    if !only_adit() {
+        return;
+    }
+    let world = hub();
+    let (left, right) = (world.left(), &world.net.right);
+    let kept = "/run/adit/wg0.peers";
+    left.sh(&format!("{} peer quota wg0 phone 200k", adit()));
+    use_up(&world, 45);
+    let before = used(left);
+    assert!(before > 100_000, "{before}");
+    let file_says = |more_than: u64| {
+        let script = format!(
+            "awk '$2 == \"used\" && $3 >= {more_than} {{ found = 1 }} END {{ exit !found }}' {kept}"
+        );
+        wait_for("the file has it", Duration::from_secs(30), || {
+            left.try_sh(&script).ok()
+        });
+    };
+    file_says(before);
+    // A hand-over counts nothing twice.
+    left.sh(&format!("{} upgrade wg0", adit()));
+    assert!((before..before + 20_000).contains(&used(left)));
+    kill_adit(left);
+    // What says nothing is passed over.
+    left.sh(&format!(
+        "printf '%064d used x\\n%064d used 99999999999999999999999\\nused\\n' 1 2 >> {kept}; {} up wg0",
+        adit()
+    ));
+    let after = used(left);
+    assert!(
+        (before..before + 20_000).contains(&after),
+        "{before}, {after}"
+    );
+    assert_ne!(peer(left)["state"], "over_quota");
+    phone_is_back(&world);
+    use_up(&world, 45);
+    assert_eq!(peer(left)["state"], "over_quota");
+    ping_fails(right, "10.77.0.1");
+    // One that ends leaves it, too, and nothing else.
+    let end = used(left);
+    left.sh(&format!("{} down wg0", adit()));
+    let text = left.sh(&format!("cat {kept}"));
+    assert!(
+        text.lines().count() == 1 && text.ends_with(&format!(" used {end}\n")),
+        "{end}: {text}"
+    );
+    assert_eq!(used(left), end);
+    left.sh(&format!("{} up wg0", adit()));
+    assert_eq!(
+        (used(left), &peer(left)["state"]),
+        (end, &"over_quota".into())
+    );
+    ping_fails(right, "10.77.0.1");
+    // A quota that is given while the interface is down counts from then.
+    left.sh(&format!(
+        "{adit} down wg0; {adit} peer quota wg0 phone 200k; {adit} up wg0",
+        adit = adit()
+    ));
+    phone_is_back(&world);
+    assert!(used(left) < 50_000);
+    // Without a quota nothing is left.
+    left.sh(&format!(
+        "{adit} peer quota wg0 phone none; {adit} down wg0",
+        adit = adit()
+    ));
+    assert!(!left.try_sh(&format!("ls {kept}")).ok());
 }
 
 #[test]

@@ -332,7 +332,7 @@ documented! {
         /// Bytes of `transfer_rx` and `transfer_tx` together that it may have. Absent without a quota.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub quota_bytes: Option<u64>,
-        /// How many of them it has had.
+        /// How many of them it has had, in earlier processes, too.
         pub used_bytes: u64,
         /// Until when it has access: seconds since the Unix epoch. Absent without an end.
         #[serde(default, skip_serializing_if = "Option::is_none")]

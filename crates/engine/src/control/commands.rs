@@ -134,6 +134,10 @@ impl<H: Platform> InterfaceControl<H> {
         if !is_done {
             return Some(Executing::Allow(allow));
         }
+        if allow.others.is_some() {
+            self.device.forget_used();
+        }
+        self.remember.quotas_changed();
         let _ = allow.answer.send(allow.changed);
         None
     }

@@ -56,6 +56,7 @@ impl<H: Platform> InterfaceControl<H> {
             self.device.gave_up_sessions(clock::now());
         }
         self.is_paused = false;
+        self.remember.quotas_changed();
         let sockets = self.common.queues.sockets.load();
         self.platform.resumed(&sockets);
         self.tell_indices(&sockets);

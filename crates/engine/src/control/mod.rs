@@ -6,6 +6,7 @@ mod hand_over;
 mod handshakes;
 pub(crate) mod memory;
 mod probes;
+mod remember;
 mod sockets;
 pub(crate) mod thread;
 
@@ -24,7 +25,8 @@ use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
 };
 
-use crate::host::platform::{Platform, TunDrops};
+use crate::control::remember::Remember;
+use crate::host::platform::{Platform, Remembered, TunDrops};
 use crate::shared::common::{Common, EndGuard};
 use crate::shared::error::CommandError;
 use crate::shared::mailbox::{AllowanceChange, ControlCommand, GivenAllowance, SetAnswer};
@@ -33,10 +35,6 @@ use crate::shared::state::InterfaceState;
 use crate::thread::clock;
 use crate::thread::poll::wait;
 
-/// How often to keep the endpoints of peers for the next process, at most.
-const REMEMBER: Duration = Duration::from_secs(1);
-/// How soon that is tried again.
-const REMEMBER_AGAIN: Duration = Duration::from_secs(60);
 /// How often to ask again, at most, which way each peer is reached. Routers learn of hundreds of
 /// routes a second.
 const LOOK_AT_PATHS: Duration = Duration::from_millis(250);
@@ -72,9 +70,7 @@ pub(crate) struct InterfaceControl<H: Platform> {
     told_of_port: bool,
     /// When to go on with a change whose port our own shards are about to close.
     set_at: Option<Time>,
-    /// When to keep the endpoints of peers, since they changed, and when that was done last.
-    remember_at: Option<Time>,
-    remembered: Time,
+    remember: Remember,
     /// When to look at the paths to peers, since routes changed, and when that was done last.
     paths_at: Option<Time>,
     paths_seen: Time,
@@ -114,8 +110,12 @@ impl<H: Platform> InterfaceControl<H> {
         common: Arc<Common<H::Socket>>,
     ) -> io::Result<Self> {
         device.went_down();
-        device.remember(platform.remembered());
-        Self::of(device, platform, common, &InterfaceState::default())
+        let Remembered { endpoints, used } = platform.remembered();
+        device.remember(endpoints);
+        device.remember_used(used.iter().copied());
+        let mut control = Self::of(device, platform, common, &InterfaceState::default())?;
+        control.remember.found(used);
+        Ok(control)
     }
 
     /// Goes on with an interface of another process, once it [resumes](crate::shared::mailbox::Resume).
@@ -145,8 +145,7 @@ impl<H: Platform> InterfaceControl<H> {
             rebind_at: None,
             told_of_port: false,
             set_at: None,
-            remember_at: None,
-            remembered: Time::default(),
+            remember: Remember::default(),
             paths_at: None,
             paths_seen: Time::default(),
             looks: 0,
@@ -203,7 +202,7 @@ impl<H: Platform> InterfaceControl<H> {
         }
         self.obey_icmp(now);
         self.look_at_paths(now);
-        self.remember(now);
+        self.remember.keep(now, &mut self.device, &self.platform);
         self.put_out();
         self.tell();
         self.set_timer()?;
@@ -228,7 +227,7 @@ impl<H: Platform> InterfaceControl<H> {
         let due = due
             .chain(self.rebind_at)
             .chain(self.set_at)
-            .chain(self.remember_at)
+            .chain(self.remember.deadline())
             .chain(self.paths_at)
             .chain(self.ignores_icmp.into_iter().flatten())
             .chain((!self.probes.is_empty()).then_some(self.probes_from))
@@ -287,19 +286,6 @@ impl<H: Platform> InterfaceControl<H> {
             self.host_changed()?;
         }
         Ok(())
-    }
-
-    /// Keeps for the next process where peers are, if that changed.
-    fn remember(&mut self, now: Time) {
-        if self.device.poll_endpoints_changed() {
-            self.remember_at.get_or_insert(self.remembered + REMEMBER);
-        }
-        if self.remember_at.is_some_and(|at| at <= now) {
-            (self.remember_at, self.remembered) = (None, now);
-            if !self.platform.remember(&self.device.active_endpoints()) {
-                self.remember_at = Some(now + REMEMBER_AGAIN);
-            }
-        }
     }
 
     /// Has [`Self::look_at_paths`] ask which way each peer is reached.
@@ -399,5 +385,8 @@ impl<H: Platform> Drop for InterfaceControl<H> {
         // After the end of the engine, its port is free.
         self.publish(Sockets::unbound());
         self.common.control.close();
+        if !self.is_paused {
+            self.platform.ended(self.device.used());
+        }
     }
 }

@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::io::{self, IoSlice};
-use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -25,7 +24,7 @@ use rustix::time::{
 };
 
 use crate::control::memory;
-use crate::host::platform::{EventSource, PathMtu, Platform, PlatformEvent, TunDrops};
+use crate::host::platform::{EventSource, PathMtu, Platform, PlatformEvent, Remembered, TunDrops};
 use crate::host::remembered;
 use crate::host::watch::{Changes, Subscription, Topic, Watches};
 use crate::outbound::train;
@@ -57,8 +56,8 @@ pub struct Settings {
     ///
     /// [`Interface::listen`]: crate::Interface::listen
     pub listener: Option<EventListener>,
-    /// Where a process that is killed leaves the endpoints of its peers to the next one; one that
-    /// ends otherwise removes it.
+    /// Where a process leaves to the next one what its peers have used of their quotas and, if it is
+    /// killed, their endpoints.
     pub peers_file: Option<PathBuf>,
 }
 
@@ -250,15 +249,6 @@ impl LinuxPlatform {
     }
 }
 
-impl Drop for LinuxPlatform {
-    fn drop(&mut self) {
-        // What it says is for the case that the process is killed.
-        if let Some(path) = self.settings.peers_file.take() {
-            remembered::remove(&path);
-        }
-    }
-}
-
 impl Platform for LinuxPlatform {
     type Socket = Udp;
 
@@ -418,21 +408,30 @@ impl Platform for LinuxPlatform {
         }
     }
 
-    fn remembered(&mut self) -> Vec<(PublicKey, SocketAddr)> {
-        let path = self.settings.peers_file.clone();
-        path.map(|path| remembered::load(&path)).unwrap_or_default()
+    fn remembered(&mut self) -> Remembered {
+        let path = self.settings.peers_file.as_deref();
+        path.map(remembered::load).unwrap_or_default()
     }
 
-    fn remember(&self, peers: &[(PublicKey, SocketAddr)]) -> bool {
+    fn remember(&self, remembered: &Remembered) -> bool {
         let Some(path) = &self.settings.peers_file else {
             return true;
         };
-        let stored = remembered::store(path, peers);
+        let stored = remembered::store(path, remembered);
         if let Err(error) = &stored {
             let path = path.display();
-            self.log_verbose(format_args!("cannot keep endpoints in {path}: {error}"));
+            self.log_verbose(format_args!(
+                "cannot keep endpoints and used quotas in {path}: {error}"
+            ));
         }
         stored.is_ok()
+    }
+
+    fn ended(&self, used: Vec<(PublicKey, u64)>) {
+        if let Some(path) = &self.settings.peers_file {
+            // Often there is nothing to remove.
+            let _ = remembered::leave(path, used);
+        }
     }
 
     fn memory_left(&self) -> Option<u64> {

@@ -105,15 +105,19 @@ pub trait Platform: Send + 'static {
         TunDrops::default()
     }
 
-    /// Where peers were that the process before this one had sessions with; it is asked once.
-    fn remembered(&mut self) -> Vec<(PublicKey, SocketAddr)> {
-        Vec::new()
+    /// What the process before this one left; it is asked once.
+    fn remembered(&mut self) -> Remembered {
+        Remembered::default()
     }
 
-    /// Keeps for the next process where peers are. False if that failed.
-    fn remember(&self, _peers: &[(PublicKey, SocketAddr)]) -> bool {
+    /// Keeps something for the next process, should this one be killed. False if that failed.
+    fn remember(&self, _remembered: &Remembered) -> bool {
         true
     }
+
+    /// The interface ends, and no process goes on with it. What peers have used of their quotas is for
+    /// the next one of this name.
+    fn ended(&self, _used: Vec<(PublicKey, u64)>) {}
 
     /// Bytes of memory that the process may have beyond what it has; `None` if nothing limits it.
     fn memory_left(&self) -> Option<u64> {
@@ -141,6 +145,15 @@ pub trait EventSource: Send + Sync {
     /// Takes what happened, and makes [`Platform::events`] ready for each interface that it
     /// concerns.
     fn take(&self);
+}
+
+/// What a process leaves to the next one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Remembered {
+    /// Where peers are that have a session.
+    pub endpoints: Vec<(PublicKey, SocketAddr)>,
+    /// Bytes that peers have used of their quotas.
+    pub used: Vec<(PublicKey, u64)>,
 }
 
 /// Packets that were to leave through the TUN and that its queue did not take.

@@ -279,7 +279,7 @@ fn a_file_of_peers_is_replaced_as_a_whole() {
     ask(FileRequest::Keep).expect("kept");
     // A process that is killed here, and one that writes without end.
     write(b"two");
-    write(&vec![b'x'; 3 << 20]);
+    write(&vec![b'x'; 9 << 20]);
     assert!(ask(FileRequest::Keep).is_err(), "too long");
     let mut text = String::new();
     let file = ask(FileRequest::Recall).and_then(HelperAnswer::one);

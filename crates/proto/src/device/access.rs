@@ -13,6 +13,7 @@ use crate::allowance::{Access, Allowance, Allowed};
 use crate::config::PeerAllowance;
 use crate::device::common::Core;
 use crate::device::output::{Output, PeerEvent};
+use crate::limits::MAX_QUOTAS_REMEMBERED;
 use crate::secret::PublicKey;
 use crate::{Tai64N, Time};
 
@@ -40,11 +41,18 @@ impl Device {
             .as_ref()
             .map_or(Allowance::default(), |it| it.allowance);
         let went = state.traffic();
+        let remembered = self.remembered.used.remove(key);
+        let used_before = remembered.filter(|_| allowance.quota.is_some());
         state.allowance = (*allowance != Allowance::default()).then(|| {
-            let kept = before.as_ref().filter(|_| !anew);
+            let (counted_from, used_before) = match &before {
+                _ if anew => (went, 0),
+                Some(it) => (it.counted_from, it.used_before),
+                None => (0, used_before.unwrap_or(0)),
+            };
             Box::new(Allowed {
                 allowance: *allowance,
-                counted_from: kept.map_or(if anew { went } else { 0 }, |it| it.counted_from),
+                counted_from,
+                used_before,
                 access: before.as_ref().map_or(Access::Open, |it| it.access),
             })
         });
@@ -57,9 +65,33 @@ impl Device {
         self.reschedule(id);
         Some(old)
     }
-}
 
-impl Device {
+    /// What these peers used of their quotas in earlier processes, which counts once they have a quota
+    /// again. At most MAX_QUOTAS_REMEMBERED; call it before the first change.
+    pub fn remember_used(&mut self, peers: impl IntoIterator<Item = (PublicKey, u64)>) {
+        let peers = peers.into_iter().take(MAX_QUOTAS_REMEMBERED);
+        self.remembered.used.extend(peers);
+    }
+
+    /// All peers with a quota are known: who has none now used nothing.
+    pub fn forget_used(&mut self) {
+        self.remembered.used.clear();
+    }
+
+    /// What peers have used of their quotas: what the next process should remember. At most
+    /// MAX_QUOTAS_REMEMBERED, any of them.
+    pub fn used(&self) -> Vec<(PublicKey, u64)> {
+        let of_quotas = self.limited.iter().filter_map(|id| {
+            let state = self.peers.get(id)?;
+            let allowed = state.allowance.as_ref()?;
+            allowed.allowance.quota?;
+            Some((state.public_key(), state.used(allowed)))
+        });
+        let not_yet = self.remembered.used.iter().map(|(key, used)| (*key, *used));
+        let all = not_yet.chain(of_quotas);
+        all.take(MAX_QUOTAS_REMEMBERED).collect()
+    }
+
     /// The peers that may not do everything, from the one with this [`Peer::id`](crate::Peer::id) on, with
     /// their ids.
     pub fn limited_from(&self, id: u32) -> impl Iterator<Item = (u32, PublicKey)> {
@@ -74,6 +106,12 @@ impl PeerState {
         self.peer.rx_bytes().saturating_add(self.peer.tx_bytes())
     }
 
+    /// Bytes of its quota that are used.
+    fn used(&self, allowed: &Allowed) -> u64 {
+        let here = self.traffic().saturating_sub(allowed.counted_from);
+        here.saturating_add(allowed.used_before)
+    }
+
     pub(super) fn is_barred(&self) -> bool {
         (self.allowance.as_ref()).is_some_and(|it| it.access != Access::Open)
     }
@@ -85,7 +123,7 @@ impl PeerState {
     }
 
     fn look_at_access(&mut self, core: &mut Core, now: Time, wall: Tai64N, was_barred: bool) {
-        let went = self.traffic();
+        let used = (self.allowance.as_ref()).map_or(0, |it| self.used(it));
         let Some(allowed) = &mut self.allowance else {
             self.timers.disarm(Timer::Access);
             self.peer.set_allowance(&Allowance::default(), false);
@@ -96,7 +134,6 @@ impl PeerState {
         };
         let Allowance { quota, expires, .. } = allowed.allowance;
         let lasts = expires.map(|at| at.saturating_sub(wall.to_unix()));
-        let used = went.saturating_sub(allowed.counted_from);
         let left = quota.map(|quota| quota.saturating_sub(used));
         allowed.access = match (lasts, left) {
             (Some(Duration::ZERO), _) => Access::Expired,
@@ -146,7 +183,7 @@ impl PeerState {
         let it = self.allowance.as_ref()?;
         Some(PeerAllowance {
             allowance: it.allowance,
-            used: self.traffic().saturating_sub(it.counted_from),
+            used: self.used(it),
             access: it.access,
         })
     }

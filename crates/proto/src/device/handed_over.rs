@@ -33,7 +33,7 @@ pub use records::NotImported;
 use records::{RecordReader, RecordWriter, Result, count};
 
 /// The version of the records. A process takes those of its own version only.
-pub const HAND_OVER_FORMAT: u32 = 6;
+pub const HAND_OVER_FORMAT: u32 = 7;
 
 const DEVICE: u8 = 1;
 const PEER: u8 = 2;
@@ -42,7 +42,7 @@ const END: u8 = 4;
 
 /// The longest record of a peer without sessions and allowed IPs: a handshake under way that goes to
 /// many addresses.
-const PEER_BYTES: usize = 1888;
+const PEER_BYTES: usize = 1896;
 /// A session.
 const SESSION_BYTES: usize = 112 + 8 * WORDS;
 /// An allowed IP.
@@ -137,6 +137,7 @@ fn peer_record(state: &PeerState) -> Zeroizing<Vec<u8>> {
         }
         record.option(expires, RecordWriter::duration);
         record.u64(it.counted_from);
+        record.u64(it.used_before);
         record.u8(place(&Access::ALL, it.access));
     });
     record.u32(count(state.allowed_ips.len()));
@@ -344,12 +345,14 @@ impl Import {
                 quota: record.option(RecordReader::u64)?,
                 expires: record.option(RecordReader::duration)?,
             };
-            let (counted_from, access) = (record.u64()?, record.one_of(&Access::ALL)?);
+            let (counted_from, used_before) = (record.u64()?, record.u64()?);
+            let access = record.one_of(&Access::ALL)?;
             let is_barred = access != Access::Open;
             state.peer.set_allowance(&allowance, is_barred);
             Ok(Box::new(Allowed {
                 allowance,
                 counted_from,
+                used_before,
                 access,
             }))
         })?;

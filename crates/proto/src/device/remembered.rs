@@ -14,7 +14,9 @@ pub(super) struct Remembered {
     /// Peers to be called, and when the next one is.
     pub(super) calls: VecDeque<u32>,
     pub(super) next: Time,
-    /// Whether what is to be kept for the next process has changed.
+    /// What peers that have no quota yet used of it.
+    pub(super) used: BTreeMap<PublicKey, u64>,
+    /// Whether the endpoints that are to be kept for the next process have changed.
     pub(super) changed: bool,
 }
 
