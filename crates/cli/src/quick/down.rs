@@ -214,9 +214,9 @@ impl Quick {
         forward::unset(&self.name);
         if self.blocked.get() {
             say!(
-                "adit: what would go through {name} stays blocked, as the killed process left it; `adit down {name}` ends \
-                 that",
-                name = self.name
+                "adit: what would go through {} stays blocked, as the killed process left it; `adit down {}` ends that",
+                self.name,
+                self.called()
             );
             return;
         }

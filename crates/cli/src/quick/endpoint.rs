@@ -119,7 +119,7 @@ impl Quick {
             if self.blocked.get() {
                 say!(
                     "adit: what a killed process left may block the look-up; `adit down {}` ends that",
-                    self.name
+                    self.called()
                 );
             }
             say!(

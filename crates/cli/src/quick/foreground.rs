@@ -271,8 +271,9 @@ impl Quick {
         }
         if full {
             message += &format!(
-                "; its routing rules and firewall stay, to keep packets from leaving in clear, until `adit down {name}` or \
-                 the next `adit up {name}`"
+                "; its routing rules and firewall stay, to keep packets from leaving in clear, until `adit down {called}` or \
+                 the next `adit up {called}`",
+                called = self.called()
             );
         } else if interface.has_dns() {
             programs::unset_dns(name);

@@ -181,7 +181,8 @@ impl Roster {
             Err(error) => return Err(show::explain(&name, error)),
         };
         let config = read(&path, &name, running.as_ref())?;
-        let roster = Self::new(&name, config.as_ref(), running.as_ref());
+        let called = (&*name, file::called(&path));
+        let roster = Self::new(called, config.as_ref(), running.as_ref());
         Ok(match roster.runs {
             true => roster,
             false => roster.with_used(adit_engine::used_quotas(&file::peers_file(&name))),
@@ -296,7 +297,7 @@ impl Roster {
     }
 
     fn summary(&self, chosen: &[&Entry], now: u64) -> String {
-        let name = &self.name;
+        let Roster { name, called, .. } = self;
         let count = |state| {
             chosen
                 .iter()
@@ -324,8 +325,8 @@ impl Roster {
             (false, _) => "; not up, this is the file",
         };
         match self.peers.len() {
-            0 => _ = writeln!(out, "\n`adit new-peer {name} --name phone` adds one"),
-            _ if chosen.is_empty() => _ = writeln!(out, "\n`adit peers {name}` lists all"),
+            0 => _ = writeln!(out, "\n`adit new-peer {called} --name phone` adds one"),
+            _ if chosen.is_empty() => _ = writeln!(out, "\n`adit peers {called}` lists all"),
             _ => out.push('\n'),
         }
         out
@@ -397,7 +398,8 @@ fn read(path: &Path, name: &str, running: Option<&InterfaceJson>) -> Result<Opti
         }
         bail!(
             Mistake,
-            "{name} is not up, and there is no file {shown}: `adit init {name}` makes one for a hub"
+            "{name} is not up, and there is no file {shown}: `adit init {}` makes one for a hub",
+            file::called(path)
         );
     }
     match config::read(path) {

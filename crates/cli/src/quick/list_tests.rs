@@ -35,7 +35,7 @@ fn roster() -> Roster {
         running(2, 20, None, 99),
         running(3, 3, Some(990), 5),
     ];
-    Roster::new("wg0", Some(&config), Some(&interface))
+    Roster::new(("wg0", "wg0".into()), Some(&config), Some(&interface))
 }
 
 fn names(pattern: Option<&str>, sort: PeerSort) -> Vec<String> {

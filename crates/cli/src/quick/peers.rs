@@ -71,7 +71,7 @@ pub(crate) fn add(args: &AddArgs) -> Result<()> {
                 "`adit why {name} {}` says whether it connects",
                 quoted(word)
             ),
-            false => format!("`adit up {}` starts {name}", quoted(&args.conf.conf)),
+            false => format!("`adit up {}` starts {name}", quick.called()),
         };
         say!(
             "adit: {name}: added {word}, with the allowed IPs {}: {next}",
@@ -133,14 +133,15 @@ pub(super) fn new_addresses(quick: &Quick) -> Result<Vec<InterfaceAddress>> {
     if found.is_empty() {
         bail!(
             State,
-            "no network of {name} has a free address: its Address is {}; `adit edit {name}` gives it a larger network, `adit \
-             remove {name} PEER` frees addresses",
+            "no network of {name} has a free address: its Address is {}; `adit edit {called}` gives it a larger network, \
+             `adit remove {called} PEER` frees addresses",
             if own.is_empty() {
                 "missing".into()
             } else {
                 join(own, ", ")
             },
-            name = quick.name
+            name = quick.name,
+            called = quick.called()
         );
     }
     Ok(found)
@@ -171,7 +172,9 @@ impl Quick {
         if self.config.peers.iter().any(same) {
             bail!(
                 Mistake,
-                "{file} has this peer already: `adit remove` removes it"
+                "{file} has this peer already: `adit remove {} {}` removes it",
+                self.called(),
+                change.public_key
             );
         }
         if self.config.disabled.iter().any(same) {
@@ -283,7 +286,7 @@ impl Quick {
         match client.and_then(|mut client| client.name_endpoints(named, false)) {
             Err(error) if !error.is_unserved() => say!(
                 "adit: `adit sync {}` looks up the name of the endpoint",
-                self.name
+                self.called()
             ),
             _ => {}
         }
@@ -360,7 +363,7 @@ impl Quick {
                 (Planned::Default(_), _) => {
                     say!(
                         "adit: `adit sync {}` brings its default route up to date",
-                        self.name
+                        self.called()
                     );
                 }
             }

@@ -32,6 +32,8 @@ const SHORT: usize = 8;
 /// The peers of a file and of an interface.
 pub(super) struct Roster {
     pub(super) name: String,
+    /// What commands call it by, as of [`super::file::called`].
+    pub(super) called: String,
     /// Whether there is a file that could be read.
     pub(super) has_file: bool,
     /// Whether a process serves the interface.
@@ -91,7 +93,7 @@ impl PeerActivity {
 
 impl Roster {
     pub(super) fn new(
-        name: &str,
+        (name, called): (&str, String),
         config: Option<&Config>,
         running: Option<&InterfaceJson>,
     ) -> Self {
@@ -152,6 +154,7 @@ impl Roster {
         }
         Self {
             name: name.to_owned(),
+            called,
             has_file: config.is_some(),
             runs: running.is_some(),
             peers,
@@ -384,16 +387,16 @@ impl Entry {
 
     /// Where file and interface differ, and what brings them together.
     pub(super) fn note(&self, roster: &Roster) -> Option<String> {
-        let Roster { name, .. } = roster;
+        let called = &roster.called;
         if !roster.runs || !roster.has_file {
             return None;
         }
         match (self.is_enabled, self.is_disabled, &self.running) {
-            (true, _, None) => Some(format!("only in the file: `adit sync {name}` adds it")),
+            (true, _, None) => Some(format!("only in the file: `adit sync {called}` adds it")),
             (false, true, Some(_)) => Some(format!(
-                "disabled in the file, and still running: `adit sync {name}` ends it"
+                "disabled in the file, and still running: `adit sync {called}` ends it"
             )),
-            (false, false, Some(_)) => Some(format!("only running: `adit save {name}` keeps it")),
+            (false, false, Some(_)) => Some(format!("only running: `adit save {called}` keeps it")),
             _ => None,
         }
     }

@@ -30,7 +30,7 @@ fn roster(text: &str, peers: Option<Vec<PeerJson>>) -> Roster {
         interface.peers = peers;
         interface
     });
-    Roster::new("wg0", Some(&config), running.as_ref())
+    Roster::new(("wg0", "wg0".into()), Some(&config), running.as_ref())
 }
 
 fn found(roster: &Roster, words: &str) -> std::result::Result<PublicKey, String> {

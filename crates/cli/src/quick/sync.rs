@@ -82,9 +82,10 @@ impl Quick {
         let left: Vec<&str> = dns.into_iter().chain(hooks).collect();
         if !left.is_empty() {
             say!(
-                "adit: {name}: not applied again: {}; if the file has others now, `adit down {name}` and `adit up {name}` \
-                 apply them",
-                left.join(", ")
+                "adit: {name}: not applied again: {}; if the file has others now, `adit down {called}` and `adit up \
+                 {called}` apply them",
+                left.join(", "),
+                called = self.called()
             );
         }
         Ok(())
@@ -203,7 +204,8 @@ impl Quick {
         if let Some(table) = self.other_table(before) {
             say!(
                 "adit: {name}: its routes are in table {table} and stay as they are, but the file's Table is another: \
-                 `adit down {name}` and `adit up {name}` apply it"
+                 `adit down {called}` and `adit up {called}` apply it",
+                called = self.called()
             );
             return Ok(());
         }
@@ -242,8 +244,9 @@ impl Quick {
             Planned::Default(_) if was_there(planned) => changed,
             Planned::Default(block) => {
                 say!(
-                    "adit: {name}: {block} was among the allowed IPs without a route and gets none: `adit down {name}` and \
-                     `adit up {name}` route everything through the tunnel"
+                    "adit: {name}: {block} was among the allowed IPs without a route and gets none: `adit down {called}` \
+                     and `adit up {called}` route everything through the tunnel",
+                    called = self.called()
                 );
                 false
             }

@@ -84,10 +84,10 @@ impl Quick {
         quick.check_stated_mtu()?;
         let netlink = open_netlink()?;
         if netlink.link(name).is_ok() {
-            let conf = &args.file.conf.conf;
             bail!(
                 State,
-                "`{name}` already exists: `adit down {conf}` takes it down if Adit runs it"
+                "`{name}` already exists: `adit down {}` takes it down if Adit runs it",
+                quick.called()
             );
         }
         Ok((quick, netlink))

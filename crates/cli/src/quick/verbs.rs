@@ -223,7 +223,11 @@ impl Opened {
         let text = read(&quick.path)?;
         let running = quick.running()?;
         let running = running.map(|status| InterfaceJson::new(&quick.name, &status, false));
-        let roster = Roster::new(&quick.name, Some(&quick.config), running.as_ref());
+        let roster = Roster::new(
+            (&quick.name, quick.called()),
+            Some(&quick.config),
+            running.as_ref(),
+        );
         Ok(Self {
             _lock: lock,
             quick,
@@ -239,7 +243,8 @@ impl Opened {
         if !entry.is_in_file() {
             bail!(
                 Mistake,
-                "{label} is only in the running {name}, and what {what} is in the file: `adit save {name}` puts it there"
+                "{label} is only in the running {name}, and what {what} is in the file: `adit save {}` puts it there",
+                self.roster.called
             );
         }
         Ok((entry.key, label))
@@ -272,7 +277,11 @@ impl Opened {
             let config = Config::parse(&text, &name).ok();
             let running = self.quick.running()?;
             let running = running.map(|status| InterfaceJson::new(&name, &status, false));
-            self.roster = Roster::new(&name, config.as_ref(), running.as_ref());
+            self.roster = Roster::new(
+                (&name, self.quick.called()),
+                config.as_ref(),
+                running.as_ref(),
+            );
         }
         let shown = Shown::of(self.entry(key)?, &self.roster, now());
         report(output, &name, done, shown, &format!("{name}: {line}\n"))

@@ -445,7 +445,39 @@ fn the_next_step_for_a_file_elsewhere_names_its_path() {
     let said = say("peer limit ./wg7.conf phone 6M");
     assert!(said.contains("`adit peer show ./wg7.conf phone`"), "{said}");
     say("peer show ./wg7.conf phone");
+    // Where file and interface differ, and where the file is in the way.
+    let (late, only) = (Keys::new().public, Keys::new().public);
+    left.sh(&format!(
+        "printf '\\n[Peer]\\n# late\\nPublicKey = {late}\\nAllowedIPs = 10.77.0.50/32\\n' >> /run/wg7.conf
+         wg set wg7 peer {only} allowed-ips 10.77.0.60/32"
+    ));
+    let said = say("peers ./wg7.conf");
+    for next in [
+        "`adit sync ./wg7.conf` adds it",
+        "`adit save ./wg7.conf` keeps it",
+    ] {
+        assert!(said.contains(next), "{said}");
+    }
+    assert!(say("peers ./wg7.conf nobody").contains("`adit peers ./wg7.conf` lists all"));
+    let fails = |command: &str, next: &str| {
+        let said = left
+            .try_sh(&format!("cd /run; {} {command}", adit()))
+            .stderr;
+        assert!(said.contains(next), "{command}: {said}");
+    };
+    let remove = format!("`adit remove ./wg7.conf {late}` removes it");
+    fails(&format!("add ./wg7.conf {late}"), &remove);
+    fails(
+        &format!("peer disable ./wg7.conf {only}"),
+        "`adit save ./wg7.conf`",
+    );
+    fails("up ./wg7.conf", "`adit down ./wg7.conf`");
+    fails("init ./wg7.conf --yes", "`adit edit ./wg7.conf` changes it");
     say("down ./wg7.conf");
+    left.sh("sed -i 's,^Address.*,Address = 10.77.0.1/32,' /run/wg7.conf");
+    let full =
+        "`adit edit ./wg7.conf` gives it a larger network, `adit remove ./wg7.conf PEER` frees";
+    fails(&format!("add ./wg7.conf {only}"), full);
     let output = left.try_sh(&format!("cd /run; {} new-peer ./wg8.conf", adit()));
     assert!(
         output.stderr.contains("`adit init ./wg8.conf`"),

@@ -88,8 +88,9 @@ fn check_place(path: &Path, name: &str) -> Result<()> {
     if path.symlink_metadata().is_ok() {
         bail!(
             State,
-            "{} is there already and stays as it is: `adit edit {name}` changes it, `adit init NAME` makes another",
-            path.display()
+            "{} is there already and stays as it is: `adit edit {}` changes it, `adit init NAME` makes another",
+            path.display(),
+            file::called(path)
         );
     }
     let dir = match path.parent() {
