@@ -5,7 +5,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::harness::*;
-use crate::installed::{Dir, Package, debian, here};
+use crate::installed::{Dir, Package, debian, has, here};
 use crate::quick::{World, adit, only_adit};
 
 const PACKAGING: &str = "packaging";
@@ -14,17 +14,6 @@ const PACKAGING: &str = "packaging";
 fn packaged(name: &str) -> String {
     let path = repository().join(PACKAGING).join(name);
     std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
-}
-
-/// Whether a program is here. Where it is not, says so; under CI that is a failure.
-fn has(program: &str) -> bool {
-    let found = here(&format!("command -v {program} || true"));
-    if found.is_empty() {
-        let message = format!("there is no {program} here: run scripts/setup");
-        assert!(!under_ci(), "{message}");
-        eprintln!("not run: {message}");
-    }
-    !found.is_empty()
 }
 
 #[test]

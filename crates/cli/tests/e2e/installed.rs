@@ -45,6 +45,17 @@ pub fn here(script: &str) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
+/// Whether a program is here. Where it is not, says so; under CI that is a failure.
+pub fn has(program: &str) -> bool {
+    let found = here(&format!("command -v {program} || true"));
+    if found.is_empty() {
+        let message = format!("there is no {program} here: run scripts/setup");
+        assert!(!under_ci(), "{message}");
+        eprintln!("not run: {message}");
+    }
+    !found.is_empty()
+}
+
 /// The root of a small Debian; where it is not made, says so and returns none. Under CI that is a
 /// failure.
 pub fn debian() -> Option<PathBuf> {
@@ -101,6 +112,52 @@ impl Drop for Package {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.path);
     }
+}
+
+#[test]
+fn the_package_names_the_maintainer_and_homepage_that_it_is_given() {
+    if !only_adit() || !has("lintian") {
+        return;
+    }
+    let dir = Dir::new("maintainer");
+    let path = dir.0.display();
+    let fields = |environment: &str, cargo: &str| {
+        here(&format!(
+            "printf '[workspace.package]\\nversion = \"1.2.3\"\\n{cargo}\\n' > {path}/Cargo.toml
+             env -u DEBFULLNAME -u DEBEMAIL {environment} ADIT_CARGO_TOML={path}/Cargo.toml ADIT_DEB={path} \
+             scripts/deb {adit} > /dev/null
+             dpkg-deb -f {path}/*.deb Version Maintainer Homepage
+             dpkg-deb --fsys-tarfile {path}/*.deb | tar -xO ./usr/share/doc/adit/changelog.gz | zcat | grep '^ --'
+             lintian --allow-root --fail-on error,warning {path}/*.deb > {path}/said",
+            adit = adit()
+        ))
+    };
+    let ann = "DEBFULLNAME='Ann Example' DEBEMAIL=ann@wireguard.test";
+    let said = fields(ann, "repository = \"https://wireguard.test/adit\"\\n");
+    assert!(
+        said.starts_with(
+            "Version: 1.2.3\nMaintainer: Ann Example <ann@wireguard.test>\nHomepage: https://wireguard.test/adit\n"
+        ),
+        "{said}"
+    );
+    assert!(
+        said.contains("\n -- Ann Example <ann@wireguard.test>  "),
+        "{said}"
+    );
+    let said = fields(
+        ann,
+        "homepage = \"https://a.test\"\\nrepository = \"https://b.test\"\\n",
+    );
+    assert!(said.contains("Homepage: https://a.test\n"), "{said}");
+    let half = here(&format!(
+        "! env -u DEBEMAIL DEBFULLNAME=Ann ADIT_DEB={path}/half scripts/deb {} 2>&1",
+        adit()
+    ));
+    assert!(half.contains("set both DEBFULLNAME and DEBEMAIL"), "{half}");
+    // Nobody's address where nobody is named, and no homepage.
+    let said = fields("", "");
+    assert!(said.contains("<adit@adit.invalid>"), "{said}");
+    assert!(!said.contains("Homepage"), "{said}");
 }
 
 #[test]
