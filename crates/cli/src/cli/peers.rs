@@ -74,14 +74,21 @@ pub(crate) enum PeerCommand {
     Remove(PeerArgs),
 }
 
-/// A peer that a command changes.
+/// A peer of a file and its interface.
 #[derive(Args)]
-pub(crate) struct PeerArgs {
+pub(crate) struct NamedPeer {
     #[command(flatten)]
     pub(crate) conf: ConfArgs,
     /// The peer's name, its public key or a beginning of it that no other has, or an address of it
     #[arg(value_name = "PEER")]
     pub(crate) peer: String,
+}
+
+/// A peer that a command changes.
+#[derive(Args)]
+pub(crate) struct PeerArgs {
+    #[command(flatten)]
+    pub(crate) of: NamedPeer,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
 }
@@ -117,10 +124,7 @@ pub(crate) struct ExpireArgs {
 #[derive(Args)]
 pub(crate) struct RekeyArgs {
     #[command(flatten)]
-    pub(crate) conf: ConfArgs,
-    /// The peer's name, its public key or a beginning of it that no other has, or an address of it
-    #[arg(value_name = "PEER")]
-    pub(crate) peer: String,
+    pub(crate) of: NamedPeer,
     #[command(flatten)]
     pub(crate) device: DeviceArgs,
 }
@@ -137,10 +141,7 @@ pub(crate) struct RenameArgs {
 #[derive(Args)]
 pub(crate) struct ShowPeerArgs {
     #[command(flatten)]
-    pub(crate) conf: ConfArgs,
-    /// The peer's name, its public key or a beginning of it that no other has, or an address of it
-    #[arg(value_name = "PEER")]
-    pub(crate) peer: String,
+    pub(crate) of: NamedPeer,
     /// Print JSON, as `adit peers --json` does of all
     #[arg(long)]
     pub(crate) json: bool,

@@ -156,9 +156,9 @@ pub(crate) fn peers(args: &PeersArgs) -> Result<()> {
 }
 
 pub(crate) fn show_peer(args: &ShowPeerArgs) -> Result<()> {
-    let roster = Roster::open(&args.conf)?;
+    let roster = Roster::open(&args.of.conf)?;
     let now = now();
-    let entry = roster.find(&args.peer)?;
+    let entry = roster.find(&args.of.peer)?;
     if args.json {
         return print_json(&roster.document(&[entry], now));
     }

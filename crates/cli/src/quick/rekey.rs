@@ -9,8 +9,8 @@ use crate::cli::RekeyArgs;
 use crate::failure::{Result, bail};
 
 pub(crate) fn rekey(args: &RekeyArgs) -> Result<()> {
-    let mut open = Opened::of(&args.conf)?;
-    let (old, label) = open.in_file(&args.peer, "gets new keys")?;
+    let mut open = Opened::of(&args.of.conf)?;
+    let (old, label) = open.in_file(&args.of.peer, "gets new keys")?;
     let sections = of(&open.quick.config.peers, old);
     if sections.is_empty() {
         bail!(

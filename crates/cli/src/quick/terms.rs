@@ -41,7 +41,7 @@ pub(crate) fn limit(args: &LimitArgs) -> Result<()> {
             )
         }
     };
-    let open = Opened::of(&args.peer.conf)?;
+    let open = Opened::of(&args.peer.of.conf)?;
     set(
         open,
         &args.peer,
@@ -59,7 +59,7 @@ pub(crate) fn quota(args: &QuotaArgs) -> Result<()> {
         None => "has no quota any more".to_owned(),
         Some(quota) => format!("may send and get {quota}B from now on"),
     };
-    let open = Opened::of(&args.peer.conf)?;
+    let open = Opened::of(&args.peer.of.conf)?;
     set(open, &args.peer, (Term::Quota, &allowance, "quota"), &what)
 }
 
@@ -74,7 +74,7 @@ pub(crate) fn expire(args: &ExpireArgs) -> Result<()> {
         Some(at) if at <= now() => format!("has no access since {}", config::date_text(at)),
         Some(at) => format!("has access until {}", config::date_text(at)),
     };
-    let open = Opened::of(&args.peer.conf)?;
+    let open = Opened::of(&args.peer.of.conf)?;
     set(
         open,
         &args.peer,
@@ -104,7 +104,7 @@ fn set(
     (term, allowance, done): (Term, &Allowance, &str),
     what: &str,
 ) -> Result<()> {
-    let (key, label) = open.in_file(&peer.peer, &format!("is {done}"))?;
+    let (key, label) = open.in_file(&peer.of.peer, &format!("is {done}"))?;
     let value = term.value(allowance);
     let Some(new) = config::with_term(&open.text, key, term, value.as_deref()) else {
         bail!(State, "{} has lost the peer", open.quick.path.display());

@@ -38,8 +38,8 @@ struct Done<'a> {
 }
 
 pub(crate) fn rename(args: &RenameArgs) -> Result<()> {
-    let mut open = Opened::of(&args.peer.conf)?;
-    let (key, old) = open.in_file(&args.peer.peer, "is renamed")?;
+    let mut open = Opened::of(&args.peer.of.conf)?;
+    let (key, old) = open.in_file(&args.peer.of.peer, "is renamed")?;
     let name = &args.name;
     if config::clean_name(name).as_ref() != Some(name) {
         bail!(
@@ -78,8 +78,8 @@ pub(crate) fn rename(args: &RenameArgs) -> Result<()> {
 }
 
 pub(crate) fn disable(args: &PeerArgs) -> Result<()> {
-    let mut open = Opened::of(&args.conf)?;
-    let (key, label) = open.in_file(&args.peer, "is disabled")?;
+    let mut open = Opened::of(&args.of.conf)?;
+    let (key, label) = open.in_file(&args.of.peer, "is disabled")?;
     let entry = open.entry(key)?;
     let (was_disabled, runs) = (!entry.is_enabled, entry.running.is_some());
     let new = match was_disabled {
@@ -118,8 +118,8 @@ pub(crate) fn disable(args: &PeerArgs) -> Result<()> {
 }
 
 pub(crate) fn enable(args: &PeerArgs) -> Result<()> {
-    let mut open = Opened::of(&args.conf)?;
-    let (key, label) = open.in_file(&args.peer, "is enabled")?;
+    let mut open = Opened::of(&args.of.conf)?;
+    let (key, label) = open.in_file(&args.of.peer, "is enabled")?;
     let (name, word) = (open.quick.name.clone(), open.word(key));
     let mut how = "is enabled already";
     if let Some(new) = config::enable(&open.text, key) {
@@ -148,8 +148,8 @@ pub(crate) fn enable(args: &PeerArgs) -> Result<()> {
 }
 
 pub(crate) fn remove(args: &PeerArgs) -> Result<()> {
-    let mut open = Opened::of(&args.conf)?;
-    let entry = open.roster.find(&args.peer)?;
+    let mut open = Opened::of(&args.of.conf)?;
+    let entry = open.roster.find(&args.of.peer)?;
     let (key, label) = (entry.key, entry.label());
     let shown = Shown::of(entry, &open.roster, now());
     let new = config::without_peer(&open.text, key).unwrap_or_else(|| open.text.clone());

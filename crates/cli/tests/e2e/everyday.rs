@@ -17,6 +17,32 @@ pub fn file(host: &Container) -> String {
     host.sh("cat /etc/wireguard/wg0.conf")
 }
 
+/// A command fails with one line that has these words, and leaves the file as it is.
+#[track_caller]
+pub fn refused(host: &Container, command: &str, code: i32, words: &str) {
+    let before = host.sh("cat /etc/wireguard/wg0.conf 2> /dev/null || true");
+    let output = host.try_sh(&format!("{} {command}", adit()));
+    let said = &output.stderr;
+    assert_eq!(output.status.code(), Some(code), "{command}: {said}");
+    assert!(said.contains(words), "{command}: {said}");
+    if code == 1 {
+        assert_eq!(said.trim_end().lines().count(), 1, "{command}: {said}");
+    }
+    assert_eq!(output.stdout, "", "{command}");
+    let after = host.sh("cat /etc/wireguard/wg0.conf 2> /dev/null || true");
+    assert_eq!(before, after, "{command}");
+}
+
+/// New peers of the left side, with these names.
+pub fn new_peers(host: &Container, names: &[&str]) {
+    for name in names {
+        host.sh(&format!(
+            "{} new-peer wg0 --name {name} --endpoint 10.1.0.100:51820",
+            adit()
+        ));
+    }
+}
+
 #[test]
 fn a_new_peer_connects_with_the_file_that_it_is_given() {
     if !only_adit() {
@@ -77,9 +103,9 @@ fn a_peer_that_has_keys_is_added_and_removed_with_its_routes() {
     let left = world.left();
     server(&world);
     let key = Keys::new().public;
-    let add = format!("{} add wg0 {key}", adit());
+    let adit = adit();
     left.sh(&format!(
-        "{add} --allowed-ips 10.77.0.9,172.20.0.0/16 --endpoint 10.2.0.100:7 --persistent-keepalive 9"
+        "{adit} add wg0 {key} --allowed-ips 10.77.0.9,172.20.0.0/16 --endpoint 10.2.0.100:7 --persistent-keepalive 9"
     ));
     assert!(left.sh("ip route get 172.20.0.1").contains("dev wg0"));
     let shown = left.sh("wg show wg0 dump | tail -n 1 | cut -f 1,3,4,8");
@@ -87,22 +113,12 @@ fn a_peer_that_has_keys_is_added_and_removed_with_its_routes() {
         shown,
         format!("{key}\t10.2.0.100:7\t10.77.0.9/32,172.20.0.0/16\t9\n")
     );
-    let twice = left.try_sh(&add);
-    assert!(
-        !twice.ok() && twice.stderr.contains("already"),
-        "{}",
-        twice.stderr
-    );
-    left.sh(&format!("{} remove wg0 {key}", adit()));
+    refused(left, &format!("add wg0 {key}"), 1, "already");
+    left.sh(&format!("{adit} remove wg0 {key}"));
     assert_eq!(left.sh("wg show wg0 peers"), "");
     assert!(!left.sh("ip route").contains("172.20.0.0/16"));
     assert!(!file(left).contains("[Peer]"));
-    let gone = left.try_sh(&format!("{} remove wg0 {key}", adit()));
-    assert!(
-        !gone.ok() && gone.stderr.contains("no such peer"),
-        "{}",
-        gone.stderr
-    );
+    refused(left, &format!("remove wg0 {key}"), 1, "no such peer");
 }
 
 /// The names that `adit show` prints, by the last digits of the peers' addresses.
@@ -130,11 +146,7 @@ fn names_are_of_the_peers_that_they_were_given_to() {
     let left = world.left();
     server(&world);
     let adit = adit();
-    for name in ["phone", "laptop", "tablet"] {
-        left.sh(&format!(
-            "{adit} new-peer wg0 --name {name} --endpoint 10.1.0.100:51820"
-        ));
-    }
+    new_peers(left, &["phone", "laptop", "tablet"]);
     let pairs = |names: &[(u8, &str)]| -> Vec<(String, String)> {
         let pair = |(n, name): &(u8, &str)| (format!("10.77.0.{n}/32"), (*name).to_owned());
         names.iter().map(pair).collect()
@@ -154,45 +166,22 @@ fn names_are_of_the_peers_that_they_were_given_to() {
     let why = left.try_sh(&format!("{adit} why wg0 laptop")).stdout;
     assert!(why.contains("laptop") && !why.contains("tablet"), "{why}");
 
-    let twice = left.try_sh(&format!(
-        "{adit} new-peer wg0 --name phone --endpoint 10.1.0.100:1"
-    ));
-    assert!(
-        !twice.ok() && twice.stderr.contains("a peer with the name phone"),
-        "{}",
-        twice.stderr
-    );
+    let new_peer = |name: &str| format!("new-peer wg0 --name '{name}' --endpoint 10.1.0.100:1");
+    refused(left, &new_peer("phone"), 1, "a peer with the name phone");
     // What would be read as another name, or as none, is no name: `show` could not print it.
     let id = "3d5fb5a0-1b3c-4f6e-8a7d-0123456789ab";
     for (name, read) in [
         (format!("watch ({id})"), "read as \"watch\""),
         ("x".repeat(40), "read as none"),
     ] {
-        let refused = left.try_sh(&format!(
-            "{adit} new-peer wg0 --name '{name}' --endpoint 10.1.0.100:1"
-        ));
-        assert!(
-            !refused.ok() && refused.stderr.contains(read),
-            "{}",
-            refused.stderr
-        );
+        refused(left, &new_peer(&name), 1, read);
         assert_eq!(shown(left), all);
     }
-    let none = left.try_sh(&format!("{adit} remove wg0 Laptop"));
-    assert!(
-        !none.ok() && none.stderr.contains("laptop, phone, tablet"),
-        "{}",
-        none.stderr
-    );
+    refused(left, "remove wg0 Laptop", 1, "laptop, phone, tablet");
     left.sh(&format!("{adit} remove wg0 laptop"));
     assert_eq!(shown(left), pairs(&[(2, "phone"), (4, "tablet")]));
     left.sh("sed -i s/phone/tablet/ /etc/wireguard/wg0.conf");
-    let both = left.try_sh(&format!("{adit} remove wg0 tablet"));
-    assert!(
-        !both.ok() && both.stderr.contains("2 peers with the name tablet"),
-        "{}",
-        both.stderr
-    );
+    refused(left, "remove wg0 tablet", 1, "2 peers with the name tablet");
     assert_eq!(shown(left).len(), 2);
 }
 
@@ -210,18 +199,9 @@ fn addresses_of_peers_that_only_run_are_not_given_away() {
     ));
     let adit = adit();
     left.sh(&format!("{adit} add wg0 {new} --name new"));
-    left.sh(&format!(
-        "{adit} new-peer wg0 --name phone --endpoint 10.1.0.100:1"
-    ));
-    let taken = left.try_sh(&format!(
-        "{adit} add wg0 {} --allowed-ips 10.77.0.2",
-        Keys::new().public
-    ));
-    assert!(
-        !taken.ok() && taken.stderr.contains(&old),
-        "{}",
-        taken.stderr
-    );
+    new_peers(left, &["phone"]);
+    let add = format!("add wg0 {} --allowed-ips 10.77.0.2", Keys::new().public);
+    refused(left, &add, 1, &old);
     let shown = left.sh("wg show wg0 allowed-ips");
     assert!(
         shown.contains(&format!("{old}\t10.77.0.2/32 fd78::2/128")),
@@ -322,12 +302,7 @@ fn down_needs_no_file() {
     ));
     comes_back(left, &before, "down without a file");
     left.sh("rm /etc/wireguard/wg0.conf");
-    let again = left.try_sh(&format!("{} down wg0", adit()));
-    assert!(
-        !again.ok() && again.stderr.contains("there is no file"),
-        "{}",
-        again.stderr
-    );
+    refused(left, "down wg0", 1, "there is no file");
 }
 
 #[test]

@@ -3,9 +3,9 @@
 
 use std::io::{Read, Write};
 
-use crate::everyday::{file, server};
+use crate::everyday::{file, new_peers, refused, server};
 use crate::harness::*;
-use crate::quick::{World, adit, only_adit};
+use crate::quick::{World, adit, kill_adit, only_adit};
 
 const FILE: &str = "/etc/wireguard/wg0.conf";
 
@@ -33,22 +33,6 @@ pub(crate) fn connect(world: &World, name: &str) {
     right.sh_with_input("umask 077; cat > /etc/wireguard/wg1.conf", &config);
     right.sh(&format!("{} up wg1", adit()));
     ping(right, "10.77.0.1", 1);
-}
-
-/// A command fails with one line that has these words, and leaves the file as it is.
-#[track_caller]
-fn refused(host: &Container, command: &str, code: i32, words: &str) {
-    let before = host.sh(&format!("cat {FILE} 2> /dev/null || true"));
-    let output = host.try_sh(&format!("{} {command}", adit()));
-    let said = &output.stderr;
-    assert_eq!(output.status.code(), Some(code), "{command}: {said}");
-    assert!(said.contains(words), "{command}: {said}");
-    if code == 1 {
-        assert_eq!(said.trim_end().lines().count(), 1, "{command}: {said}");
-    }
-    assert_eq!(output.stdout, "", "{command}");
-    let after = host.sh(&format!("cat {FILE} 2> /dev/null || true"));
-    assert_eq!(before, after, "{command}");
 }
 
 #[test]
@@ -186,11 +170,7 @@ fn a_peer_is_renamed_in_the_file_and_in_the_interface() {
     let left = world.left();
     server(&world);
     let adit = adit();
-    for name in ["phone", "laptop"] {
-        left.sh(&format!(
-            "{adit} new-peer wg0 --name {name} --endpoint 10.1.0.100:1"
-        ));
-    }
+    new_peers(left, &["phone", "laptop"]);
     let before = file(left);
     let said = left.sh(&format!("{adit} peer rename wg0 phone 'phone of Ann'"));
     assert_eq!(
@@ -290,11 +270,7 @@ fn what_goes_wrong_has_one_line_and_changes_nothing() {
     let left = world.left();
     server(&world);
     let adit = adit();
-    for name in ["phone", "laptop", "tablet"] {
-        left.sh(&format!(
-            "{adit} new-peer wg0 --name {name} --endpoint 10.1.0.100:1"
-        ));
-    }
+    new_peers(left, &["phone", "laptop", "tablet"]);
     left.sh(&format!("sed -i s/tablet/laptop/ {FILE}"));
     for verb in ["disable", "enable", "remove", "show"] {
         let none = "no such peer as Phone: its peers are laptop, laptop, phone";
@@ -339,7 +315,7 @@ fn what_goes_wrong_has_one_line_and_changes_nothing() {
     assert_eq!(left.sh("wg show wg0 peers"), peers);
 
     // One that was killed.
-    left.sh("kill -KILL $(pidof adit); while ip link show wg0 2> /dev/null; do sleep 0.05; done");
+    kill_adit(left);
     let said = left.sh(&format!("{adit} peer disable wg0 phone"));
     assert!(
         said.contains("is disabled in the file (no process serves the interface)"),
@@ -396,9 +372,7 @@ fn a_change_waits_for_another_one_and_keeps_it() {
     let left = world.left();
     server(&world);
     let adit = adit();
-    left.sh(&format!(
-        "{adit} new-peer wg0 --name phone --endpoint 10.1.0.100:1"
-    ));
+    new_peers(left, &["phone"]);
     left.sh(&format!(
         "flock {FILE} sh -c 'touch /run/locked; sleep 1; echo \"# mine\" >> {FILE}' &
         while ! test -e /run/locked; do sleep 0.01; done
@@ -433,11 +407,7 @@ fn the_names_of_peers_are_completed() {
     let left = world.left();
     server(&world);
     let adit = adit();
-    for name in ["phone", "laptop"] {
-        left.sh(&format!(
-            "{adit} new-peer wg0 --name {name} --endpoint 10.1.0.100:1"
-        ));
-    }
+    new_peers(left, &["phone", "laptop"]);
     left.sh(&format!(
         "{adit} peer disable wg0 phone; ln -s {adit} /usr/bin/adit 2> /dev/null || true"
     ));
