@@ -9,7 +9,7 @@ use clap_complete::Shell;
 use crate::failure::{Context, Result};
 use crate::threads::{PolicyArg, ThreadArgs};
 pub(crate) use files::{
-    AddArgs, ChangeArgs, ConfArgs, DeviceArgs, DownArgs, FileArgs, InitArgs, NewPeerArgs,
+    AddArgs, ChangeArgs, ConfArgs, DeviceArgs, DownArgs, EditArgs, FileArgs, InitArgs, NewPeerArgs,
     OutputArgs, QuietArgs, Reach, UpArgs,
 };
 pub(crate) use guess::{command_near, misspelt};
@@ -211,7 +211,7 @@ pub(crate) enum Command {
     /// The editor is that of VISUAL or EDITOR, or else editor(1) or vi(1). It has a copy of the file.
     /// A copy with mistakes is not taken: edit it again, or throw it away. If another command changed
     /// the file meanwhile, it stays as it is, and so does the copy.
-    Edit(ChangeArgs),
+    Edit(EditArgs),
     /// Say what is wrong or unusual in a configuration file, without any rights
     ///
     /// Looks at this host, too: at networks that collide, IPv6 that is disabled, an endpoint that is this
@@ -363,7 +363,7 @@ pub(crate) struct UpgradeArgs {
           value_parser = clap::builder::FalseyValueParser::new())]
     pub(crate) no_sandbox: bool,
     #[command(flatten)]
-    pub(crate) said: QuietArgs,
+    pub(crate) said: OutputArgs,
 }
 
 #[derive(Args)]

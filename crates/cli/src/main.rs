@@ -159,12 +159,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         (Some(Command::Down(args)), _) => match (args.blocked, args.process) {
             (true, _) => quick::unblock(&args.file),
             (_, true) => upgrade::end(&args.file.conf.conf),
-            _ => quick::down(&args.file).map(|()| {
-                let conf = &args.file.conf.conf;
-                args.said.say(format_args!(
-                    "{conf} is down: `adit up {conf}` brings it up again"
-                ));
-            }),
+            _ => quick::down(&args.file, args.said),
         }
         .map(done),
         (Some(Command::Upgrade(args)), _) => upgrade::upgrade(&args).map(done),

@@ -98,6 +98,7 @@ fn sections(name: &str) -> Roff {
         "adit-metrics" => metrics(&mut roff),
         "adit-up" => {
             keys(&mut roff);
+            said(&mut roff);
             list(&mut roff, "FILES", [CONFIGURATION, CREDENTIAL]);
             list(&mut roff, "EXAMPLES", own_examples);
             see_also(
@@ -145,6 +146,9 @@ fn sections(name: &str) -> Roff {
         }
         "adit-down" | "adit-save" | "adit-sync" | "adit-strip" | "adit-add" | "adit-remove"
         | "adit-edit" | "adit-check" => {
+            if ["adit-down", "adit-save", "adit-sync"].contains(&name) {
+                said(&mut roff);
+            }
             list(&mut roff, "FILES", [CONFIGURATION]);
             list(&mut roff, "EXAMPLES", own_examples);
             see_also(
@@ -153,6 +157,9 @@ fn sections(name: &str) -> Roff {
             );
         }
         _ => {
+            if name == "adit-upgrade" {
+                said(&mut roff);
+            }
             list(&mut roff, "EXAMPLES", own_examples);
             see_also(&mut roff, "adit(8), wg(8)");
         }
@@ -173,6 +180,20 @@ fn keys(roff: &mut Roff) {
         roff,
         "Without `--keys`, it is the credential `INTERFACE.keys` of the service, if there is one that is not empty. The \
          unit `adit@INTERFACE` loads it from /etc/credstore. Other commands find it while that unit runs.",
+    );
+}
+
+/// What `--json` prints of a command that changes a whole interface.
+fn said(roff: &mut Roff) {
+    roff.control("SH", ["JSON"]);
+    paragraph(
+        roff,
+        "With `--json`, `adit up`, `down`, `sync` and `save` print an object with `schema`, `interface` and `done`, which is \
+         `up`, `down`, `synced` or `saved`; `adit upgrade` one with `schema`, `done` (`upgraded`) and `processes`, of which each \
+         has `interfaces`, `pid`, `old_pid`, `version` and `old_version`. It is all of standard output: what hooks print goes \
+         to standard error, with messages. Where something failed, the exit status is 1; only `adit upgrade` then prints an \
+         object, with the processes that were replaced. Fields may be added under the same `schema`; that one is removed or \
+         means something else makes it 2.",
     );
 }
 

@@ -18,9 +18,11 @@ use std::time::{Duration, Instant};
 use adit_ctl::status;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use serde::Serialize;
 
-use crate::cli::{RunArgs, UpgradeArgs};
+use crate::cli::{OutputArgs, RunArgs, UpgradeArgs};
 use crate::failure::{Context, Failure, Result, bail, say};
+use crate::quick;
 use crate::run::hand_over::{Channel, Description, describe, own_namespace};
 use crate::run::start_program;
 
@@ -37,19 +39,13 @@ pub(crate) fn upgrade(args: &UpgradeArgs) -> Result<()> {
             || known.iter().any(|name| it.interfaces.contains(name))
     };
     let program = program()?;
-    let mut failed = false;
+    let (mut failed, mut upgraded) = (false, Vec::new());
     for old in running.iter().filter(asked) {
         if args.if_replaced && old.program == program {
             continue;
         }
         match replace(old, program, args.no_sandbox) {
-            Ok(pid) => args.said.say(format_args!(
-                "{}: process {pid} goes on in place of {} (Adit {} in place of {}): `adit show` shows it",
-                old.interfaces.join(" "),
-                old.pid,
-                env!("CARGO_PKG_VERSION"),
-                old.version
-            )),
+            Ok(pid) => upgraded.push(Upgraded::new(old, pid, args.said)),
             Err(failure) => {
                 failed = true;
                 let names = old.interfaces.join(" ");
@@ -57,9 +53,9 @@ pub(crate) fn upgrade(args: &UpgradeArgs) -> Result<()> {
             }
         }
     }
-    if running.is_empty() && missing.is_empty() && !args.if_replaced {
-        args.said
-            .say("no process of this user serves an interface: `adit up NAME` starts one");
+    let has_nothing = running.is_empty() && missing.is_empty() && !args.if_replaced;
+    if has_nothing && !args.said.quiet && !args.said.json {
+        say!("adit: no process of this user serves an interface: `adit up NAME` starts one");
     }
     for name in &missing {
         failed |= !args.if_replaced;
@@ -68,9 +64,56 @@ pub(crate) fn upgrade(args: &UpgradeArgs) -> Result<()> {
              (`adit down`, `adit up`, or `systemctl restart adit@{name}`)"
         );
     }
+    if args.said.json {
+        quick::print_json(&Done {
+            schema: 1,
+            done: "upgraded",
+            processes: upgraded,
+        })?;
+    }
     match failed {
         true => Err(Failure::Reported),
         false => Ok(()),
+    }
+}
+
+/// What was done, as JSON.
+#[derive(Serialize)]
+struct Done<'a> {
+    schema: u32,
+    done: &'a str,
+    processes: Vec<Upgraded<'a>>,
+}
+
+/// A process that goes on in place of another one.
+#[derive(Serialize)]
+struct Upgraded<'a> {
+    interfaces: &'a [String],
+    pid: i32,
+    old_pid: i32,
+    version: &'a str,
+    old_version: &'a str,
+}
+
+impl<'a> Upgraded<'a> {
+    /// Says so to a person at once.
+    fn new(old: &'a Description, pid: i32, said: OutputArgs) -> Self {
+        let version = env!("CARGO_PKG_VERSION");
+        if !said.quiet && !said.json {
+            say!(
+                "adit: {}: process {pid} goes on in place of {} (Adit {version} in place of {}): `adit show` shows it",
+                old.interfaces.join(" "),
+                old.pid,
+                old.version
+            );
+        }
+        Self {
+            interfaces: &old.interfaces,
+            pid,
+            old_pid: old.pid,
+            version,
+            old_version: &old.version,
+        }
     }
 }
 

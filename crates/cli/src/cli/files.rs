@@ -71,10 +71,10 @@ pub(crate) struct UpArgs {
     #[command(flatten)]
     pub(crate) file: FileArgs,
     /// Change nothing: print what would be done, as a script of `ip`, `wg` and `nft`
-    #[arg(long, conflicts_with_all = ["foreground", "join"])]
+    #[arg(long, conflicts_with_all = ["foreground", "join", "json"])]
     pub(crate) dry_run: bool,
     /// Stay until the tunnel ends, and take it down on SIGTERM and SIGINT
-    #[arg(short, long)]
+    #[arg(short, long, conflicts_with = "json")]
     pub(crate) foreground: bool,
     /// Start no process: have the one that serves this interface serve the new one, too
     #[arg(long, value_name = "INTERFACE", value_parser = interface_name,
@@ -90,7 +90,7 @@ pub(crate) struct UpArgs {
           value_parser = clap::builder::FalseyValueParser::new())]
     pub(crate) no_sandbox: bool,
     #[command(flatten)]
-    pub(crate) said: QuietArgs,
+    pub(crate) said: OutputArgs,
 }
 
 #[derive(Args)]
@@ -104,7 +104,7 @@ pub(crate) struct DownArgs {
     #[arg(long, hide = true, conflicts_with = "blocked")]
     pub(crate) process: bool,
     #[command(flatten)]
-    pub(crate) said: QuietArgs,
+    pub(crate) said: OutputArgs,
 }
 
 #[derive(Args)]
@@ -210,6 +210,14 @@ impl QuietArgs {
 /// A command that changes something by a file.
 #[derive(Args)]
 pub(crate) struct ChangeArgs {
+    #[command(flatten)]
+    pub(crate) file: FileArgs,
+    #[command(flatten)]
+    pub(crate) said: OutputArgs,
+}
+
+#[derive(Args)]
+pub(crate) struct EditArgs {
     #[command(flatten)]
     pub(crate) file: FileArgs,
     #[command(flatten)]

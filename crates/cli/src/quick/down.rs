@@ -14,17 +14,19 @@ use adit_netlink::Netlink;
 use adit_proto::config::DeviceStatus;
 
 use super::{
-    PATIENCE, Quick, file, forward, has_default, open_netlink, programs, require_rights, routing,
+    PATIENCE, Quick, done, file, forward, has_default, open_netlink, programs, require_rights,
+    routing,
 };
-use crate::cli::FileArgs;
+use crate::cli::{FileArgs, OutputArgs};
 use crate::failure::{Context, Failure, Result, bail, say};
 
 /// How long to wait for the end of a process that did not answer: long enough was waited before.
 const PATIENCE_WITH_SILENCE: Duration = Duration::from_secs(1);
 
-pub(crate) fn down(args: &FileArgs) -> Result<()> {
+pub(crate) fn down(args: &FileArgs, said: OutputArgs) -> Result<()> {
     require_rights()?;
-    let quick = Quick::load_for_down(args)?;
+    let mut quick = Quick::load_for_down(args)?;
+    quick.prints_json = said.json;
     let interface = &quick.config.interface;
     let netlink = open_netlink()?;
     let status = match quick.ask() {
@@ -73,7 +75,11 @@ pub(crate) fn down(args: &FileArgs) -> Result<()> {
     failures.extend(quick.down_hooks(&interface.post_down));
     failures.iter().for_each(Failure::report);
     match failures.is_empty() {
-        true => Ok(()),
+        true => {
+            let conf = &args.conf.conf;
+            let line = format!("{conf} is down: `adit up {conf}` brings it up again");
+            done::say(said, &quick.name, "down", &line)
+        }
         false if netlink.link(&quick.name).is_ok() => Err(Failure::Reported),
         false => bail!(State, "{} is down all the same", quick.name),
     }
@@ -102,7 +108,8 @@ impl Quick {
     /// Runs every one of the hooks, and returns the failures.
     pub(super) fn down_hooks(&self, hooks: &[String]) -> Vec<Failure> {
         let run = |hook: &String| {
-            programs::run_hooks(std::slice::from_ref(hook), &self.name, &self.path).err()
+            let hooks = std::slice::from_ref(hook);
+            programs::run_hooks(hooks, &self.name, &self.path, self.prints_json).err()
         };
         hooks.iter().filter_map(run).collect()
     }

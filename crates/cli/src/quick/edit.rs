@@ -14,7 +14,7 @@ use zeroize::Zeroizing;
 
 use super::file::{self, Lock, read};
 use super::{require_rights, sync};
-use crate::cli::ChangeArgs;
+use crate::cli::EditArgs;
 use crate::failure::{Context, Failure, Result, bail, say};
 use crate::keys as new_keys;
 
@@ -27,7 +27,7 @@ impl Drop for Copy {
     }
 }
 
-pub(crate) fn edit(args: &ChangeArgs) -> Result<()> {
+pub(crate) fn edit(args: &EditArgs) -> Result<()> {
     require_rights()?;
     let (args, said) = (&args.file, args.said);
     let (path, name) = config::locate(&args.conf.conf).map_err(Failure::Mistake)?;

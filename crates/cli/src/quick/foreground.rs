@@ -24,7 +24,7 @@ use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM, SIGUSR2};
 use signal_hook::iterator::Signals;
 
 use super::{PATIENCE, Quick, down, forward, has_default, programs, sync, watchdog};
-use crate::cli::{FileArgs, RunArgs, UpArgs};
+use crate::cli::{FileArgs, OutputArgs, RunArgs, UpArgs};
 use crate::failure::{Context, Failure, Result, say};
 use crate::run;
 use crate::systemd::tell;
@@ -106,7 +106,11 @@ fn begin(args: &UpArgs, signals: &mut Signals) -> Result<Option<(Quick, Netlink,
         }
         // After a stop request, remains of an earlier run are removed, too.
         if quick.path.is_file() {
-            let _ = down(&args.file);
+            let said = OutputArgs {
+                quiet: true,
+                json: false,
+            };
+            let _ = down(&args.file, said);
         }
         return Ok(None);
     }

@@ -165,7 +165,7 @@ pub(crate) fn show_peer(args: &ShowPeerArgs) -> Result<()> {
     cli::print(printable_lines(&roster.block(entry, now)).as_bytes())
 }
 
-pub(super) fn print_json(document: &impl Serialize) -> Result<()> {
+pub(crate) fn print_json(document: &impl Serialize) -> Result<()> {
     let json = serde_json::to_string_pretty(document);
     let json = json.context(|| "cannot write JSON".into())? + "\n";
     cli::print(printable_json(&json).as_bytes())

@@ -2,6 +2,7 @@
 
 mod addresses;
 mod defaults;
+mod done;
 mod down;
 mod dry_run;
 mod edit;
@@ -49,7 +50,7 @@ pub(crate) use down::{down, unblock};
 pub(crate) use edit::edit;
 use file::{Lock, read, write};
 pub(crate) use init::init;
-pub(crate) use list::{FIELDS, peers, show_peer};
+pub(crate) use list::{FIELDS, peers, print_json, show_peer};
 pub(crate) use new_peer::new_peer;
 pub(crate) use peers::add;
 pub(crate) use rekey::rekey;
@@ -75,28 +76,28 @@ struct Quick {
     /// A killed run left everything blocked that would go through its tunnel: this one must not
     /// unblock it by failing.
     blocked: Cell<bool>,
+    /// Standard output is a JSON document: what hooks print goes to standard error.
+    prints_json: bool,
 }
 
 pub(crate) fn save(args: &ChangeArgs) -> Result<()> {
     require_rights()?;
     let quick = Quick::load_with_mistakes(&args.file)?;
     quick.save(&open_netlink()?, &quick.status()?)?;
-    args.said.say(format_args!(
+    let line = format!(
         "{} says what {name} runs with: `adit check {}` says whether it is in order",
         quick.path.display(),
-        args.file.conf.conf,
+        quick.called(),
         name = quick.name
-    ));
-    Ok(())
+    );
+    done::say(args.said, &quick.name, "saved", &line)
 }
 
 pub(crate) fn sync_command(args: &ChangeArgs) -> Result<()> {
     sync(&args.file)?;
     let (_, name) = config::locate(&args.file.conf.conf).map_err(Failure::Mistake)?;
-    args.said.say(format_args!(
-        "{name} runs with what its file says: `adit show {name}` shows it"
-    ));
-    Ok(())
+    let line = format!("{name} runs with what its file says: `adit show {name}` shows it");
+    done::say(args.said, &name, "synced", &line)
 }
 
 /// Applies a changed file to a running interface; peers that stay as they are notice nothing.
@@ -255,6 +256,7 @@ impl Quick {
             kept,
             interrupted,
             blocked: Cell::new(false),
+            prints_json: false,
         })
     }
 
@@ -294,7 +296,7 @@ impl Quick {
     }
 
     fn hooks(&self, hooks: &[String]) -> Result<()> {
-        programs::run_hooks(hooks, &self.name, &self.path)?;
+        programs::run_hooks(hooks, &self.name, &self.path, self.prints_json)?;
         self.check_interrupted()
     }
 

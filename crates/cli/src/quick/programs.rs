@@ -13,7 +13,12 @@ use crate::failure::{Context, Failure, Result, bail, say};
 /// Runs wg-quick's script snippets in order, `%i` standing for the interface. They are written for
 /// bash(1), so it is taken where it exists, with the options and variables that wg-quick has set: a
 /// hook ends at the first command that fails.
-pub(super) fn run_hooks(hooks: &[String], interface: &str, config_file: &Path) -> Result<()> {
+pub(super) fn run_hooks(
+    hooks: &[String],
+    interface: &str,
+    config_file: &Path,
+    to_stderr: bool,
+) -> Result<()> {
     let config_file = config_file
         .canonicalize()
         .unwrap_or_else(|_| config_file.to_owned());
@@ -21,6 +26,9 @@ pub(super) fn run_hooks(hooks: &[String], interface: &str, config_file: &Path) -
         let variables = command
             .env("INTERFACE", interface)
             .env("CONFIG_FILE", &config_file);
+        if to_stderr {
+            variables.stdout(std::io::stderr());
+        }
         variables.env("LC_ALL", "C").status()
     };
     for hook in hooks {

@@ -17,7 +17,8 @@ fn systemd_resolved_under_resolvconfs_name_gets_no_prefix() {
 
 #[test]
 fn hooks_run_as_by_wg_quick_and_stop_at_the_first_failure() {
-    let run_hooks = |hooks: &[String], name| run_hooks(hooks, name, Path::new("/x/wg7.conf"));
+    let run_hooks =
+        |hooks: &[String], name| run_hooks(hooks, name, Path::new("/x/wg7.conf"), false);
     let seen = "test \"$INTERFACE $CONFIG_FILE $LC_ALL\" = 'wg7 /x/wg7.conf C'";
     assert!(run_hooks(&[seen.to_owned()], "wg7").is_ok());
     let hooks = [
@@ -32,7 +33,7 @@ fn hooks_run_as_by_wg_quick_and_stop_at_the_first_failure() {
 
 #[test]
 fn a_hook_ends_at_the_first_command_that_fails() {
-    let run_hooks = |hooks: &[String], name| run_hooks(hooks, name, Path::new("wg7.conf"));
+    let run_hooks = |hooks: &[String], name| run_hooks(hooks, name, Path::new("wg7.conf"), false);
     for hook in ["false; true", "false | true; true"] {
         assert!(run_hooks(&[hook.to_owned()], "wg7").is_err(), "{hook}");
     }

@@ -19,7 +19,7 @@ use adit_proto::config::{Cidr, DeviceChange, DeviceStatus};
 
 use super::routing::{self, Planned};
 use super::{
-    MIN_V6_MTU, Quick, allowed_ips, dry_run, foreground, has_default, open_netlink, programs,
+    MIN_V6_MTU, Quick, allowed_ips, done, dry_run, foreground, has_default, open_netlink, programs,
     require_rights,
 };
 use crate::cli::{RunArgs, UpArgs};
@@ -60,18 +60,19 @@ pub(crate) fn up(args: &UpArgs) -> Result<()> {
     if args.join.is_none() && (args.foreground || std::process::id() == 1) {
         return foreground::up(args);
     }
-    let (quick, netlink) = Quick::prepare(args)?;
+    let (mut quick, netlink) = Quick::prepare(args)?;
+    quick.prints_json = args.said.json;
     match &args.join {
         Some(with) => run::join(with, &quick.name)?,
         None => drop(run::start_in_background(&quick.process(args))?),
     }
     quick.bring_up_or_undo(&netlink)?;
     let name = &quick.name;
-    args.said.say(format_args!(
+    let line = format!(
         "{name} is up: `adit show {name}` shows it, `adit down {}` takes it down",
-        args.file.conf.conf
-    ));
-    Ok(())
+        quick.called()
+    );
+    done::say(args.said, name, "up", &line)
 }
 
 impl Quick {

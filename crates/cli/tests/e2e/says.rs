@@ -114,6 +114,70 @@ fn every_change_says_what_it_did_and_the_next_step() {
 }
 
 #[test]
+fn what_changes_an_interface_tells_programs_in_one_object() {
+    if !only_adit() {
+        return;
+    }
+    let host = Container::new("host");
+    host.sh(&format!(
+        "{} init wg0 -q --yes --subnet 10.77.0.0/24 --endpoint 192.0.2.1
+         sed -i 's/^\\[Interface\\]/&\\nPostUp = echo hooked\\nPostDown = echo hooked/' /etc/wireguard/wg0.conf",
+        adit()
+    ));
+    let json = |command: &str| -> serde_json::Value {
+        let output = host.try_sh(&format!("{} {command} --json", adit()));
+        assert!(output.ok(), "{command}: {}", output.stderr);
+        let line = output.stderr.lines().any(|line| line.starts_with("adit: "));
+        assert!(!line, "{command}: {}", output.stderr);
+        serde_json::from_str(&output.stdout)
+            .unwrap_or_else(|error| panic!("{command}: {error}: {}", output.stdout))
+    };
+    let done = |done: &str| serde_json::json!({ "schema": 1, "interface": "wg0", "done": done });
+    assert_eq!(json("up wg0"), done("up"));
+    assert_eq!(json("save wg0"), done("saved"));
+    let runs = || -> Vec<i64> {
+        let pids = host.sh("pidof adit");
+        pids.split_whitespace()
+            .filter_map(|pid| pid.parse().ok())
+            .collect()
+    };
+    let old = runs();
+    let upgraded = json("upgrade wg0");
+    let version = env!("CARGO_PKG_VERSION");
+    let process = &upgraded["processes"][0];
+    let [pid, old_pid] = ["pid", "old_pid"].map(|field| process[field].as_i64().expect("a number"));
+    assert!(old.contains(&old_pid) && !old.contains(&pid), "{old:?}");
+    assert!(runs().contains(&pid));
+    let expected = serde_json::json!({
+        "schema": 1,
+        "done": "upgraded",
+        "processes": [{
+            "interfaces": ["wg0"], "pid": pid, "old_pid": old_pid, "version": version, "old_version": version,
+        }],
+    });
+    assert_eq!(upgraded, expected);
+    assert_eq!(json("down wg0"), done("down"));
+    assert_eq!(json("upgrade")["processes"], serde_json::json!([]));
+    // The file is as it was: `sync` has hooks of which it says that they do not run again.
+    host.sh(&format!("{} up wg0 -q > /run/said", adit()));
+    assert_eq!(host.sh("cat /run/said"), "hooked\n");
+    let output = host.try_sh(&format!("{} sync wg0 --json", adit()));
+    let synced: serde_json::Value = serde_json::from_str(&output.stdout).expect("JSON");
+    assert_eq!(synced, done("synced"));
+    // What fails prints none.
+    let again = host.try_sh(&format!("{} up wg0 --json", adit()));
+    assert_eq!((again.status.code(), again.stdout.as_str()), (Some(1), ""));
+    for both in [
+        "up wg0 --json --dry-run",
+        "up wg0 --json --foreground",
+        "down wg0 --json -q",
+    ] {
+        let wrong = host.try_sh(&format!("{} {both}", adit()));
+        assert_eq!(wrong.status.code(), Some(2), "{both}: {}", wrong.stderr);
+    }
+}
+
+#[test]
 fn up_in_the_foreground_says_when_it_is_up() {
     if !only_adit() {
         return;
