@@ -1,10 +1,14 @@
 //! Keys, and the length of tags.
 
+#[cfg(target_arch = "x86_64")]
+use std::sync::Mutex;
 use std::sync::OnceLock;
 
 use ring::aead::LessSafeKey;
 use zeroize::Zeroizing;
 
+#[cfg(target_arch = "x86_64")]
+use crate::kernels::keystream::Ahead;
 use crate::kernels::library_key::LibraryKey;
 
 /// The length of the tag that follows every ciphertext.
@@ -17,6 +21,9 @@ pub struct Key {
     bytes: Zeroizing<[u8; 32]>,
     /// Made when first needed: most processors never need it.
     pub(crate) library: OnceLock<LibraryKey>,
+    /// Made when a short packet is first sealed or opened by itself.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) ahead: Mutex<Option<Box<Ahead>>>,
 }
 
 impl Key {
@@ -26,6 +33,8 @@ impl Key {
         Self {
             bytes: Zeroizing::new(*bytes),
             library: OnceLock::new(),
+            #[cfg(target_arch = "x86_64")]
+            ahead: Mutex::new(None),
         }
     }
 

@@ -41,7 +41,8 @@
 //! `ring`); if this processor cannot run it, or there is none of that name, the choice is as
 //! without it. [`implementation`] tells what is in use.
 //!
-//! Nothing here allocates, but for the library's form of a key, once. Times do not depend on keys
+//! Nothing here allocates, but for the library's form of a key and for keystream that is made ahead
+//! ([`seal_one`]), once a key. Times do not depend on keys
 //! or data, only on lengths and on which tags are right. Keys are zeroized when dropped, scratch
 //! memory and vector registers at the end of each batch.
 
@@ -77,6 +78,30 @@ pub fn open(jobs: &mut [OpenJob<'_>]) {
         return without_cipher::open(jobs);
     }
     Kernel::active().open(jobs);
+}
+
+/// Seals one packet where it stands, the plaintext `out[..out.len() - TAG_LEN]`; the tag goes behind
+/// it. Never seal two different packets with the same key and counter.
+///
+/// This is for packets that come one at a time, with counters that mostly follow each other: of
+/// short ones, the keystream of several is made together, and kept with the key.
+///
+/// # Panics
+/// If `out` is shorter than a tag.
+pub fn seal_one(key: &Key, counter: u64, out: &mut [u8]) {
+    if cfg!(adit_lab_no_aead) {
+        return without_cipher::seal(&mut [SealJob::in_place(key, counter, out)]);
+    }
+    Kernel::active().seal_one(key, counter, out);
+}
+
+/// Opens one packet where it stands; returns whether it is authentic. Then the plaintext is
+/// `text[..text.len() - TAG_LEN]`, and otherwise nothing of it was written.
+pub fn open_one(key: &Key, counter: u64, text: &mut [u8]) -> bool {
+    if cfg!(adit_lab_no_aead) {
+        return true;
+    }
+    Kernel::active().open_one(key, counter, text)
 }
 
 /// The name of the implementation in use: `avx512`, `avx2`, `portable` or `ring`.

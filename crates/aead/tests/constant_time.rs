@@ -68,6 +68,13 @@ fn run_with_secrets(kernel: Kernel) {
                 .map(|(i, out)| OpenJob::in_place(&key, i, out))
                 .collect();
             kernel.open(&mut jobs);
+            // The same one by one.
+            for (i, out) in (1000..).zip(&mut outs) {
+                mark(&mut out[..len], false);
+                kernel.seal_one(&key, i, out);
+                mark(out, true);
+                kernel.open_one(&key, i, out);
+            }
         }
     }
 }

@@ -47,6 +47,9 @@ fn work(kernel: Kernel, len: usize, batch: usize, needles: &Needles, seed: &mut 
     bytes.fill([0; 32]);
     std::hint::black_box(&mut bytes);
     needles.expect("key");
+    let mut packet = vec![0x33; len + TAG_LEN];
+    kernel.seal_one(&keys[0], 1000, &mut packet);
+    assert!(kernel.open_one(&keys[0], 1000, &mut packet));
     for keys in [&keys[..1], &keys] {
         let mut buffers = vec![vec![0x33; len + TAG_LEN]; batch];
         let mut jobs: Vec<_> = (0..)

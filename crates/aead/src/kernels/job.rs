@@ -24,9 +24,11 @@ impl Job<'_> {
     /// Puts the whole plaintext into `out` for sealing, and returns its length.
     pub(crate) fn gather(&mut self) -> usize {
         let len = self.out.len() - TAG_LEN;
-        let (copied, zeros) = self.out[self.in_place..len].split_at_mut(self.src.len());
-        copied.copy_from_slice(self.src);
-        zeros.fill(0);
+        if self.in_place < len {
+            let (copied, zeros) = self.out[self.in_place..len].split_at_mut(self.src.len());
+            copied.copy_from_slice(self.src);
+            zeros.fill(0);
+        }
         len
     }
 

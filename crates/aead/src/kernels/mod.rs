@@ -3,11 +3,15 @@
 #![allow(unsafe_code)]
 
 #[cfg(target_arch = "x86_64")]
+mod ahead;
+#[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 mod batch;
 pub(crate) mod job;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod keystream;
 #[cfg(target_arch = "x86_64")]
 mod lanes;
 mod library;
@@ -18,7 +22,7 @@ mod scalar;
 mod zeroized_tests;
 
 use crate::kernels::job::Job;
-use crate::{OpenJob, SealJob};
+use crate::{Key, OpenJob, SealJob};
 use std::sync::OnceLock;
 
 /// Clears the vector registers that the compiler may use for plain Rust.
@@ -63,7 +67,7 @@ enum Choice {
 
 impl Kernel {
     /// All that this processor can run, the fastest first. `avx2` leaves batches that are too small
-    /// to what does them faster: the library, or `portable` for a single packet of up to 64 bytes.
+    /// to what does them faster, the library.
     pub fn available() -> impl Iterator<Item = Self> {
         let all = [
             #[cfg(target_arch = "x86_64")]
@@ -123,18 +127,46 @@ impl Kernel {
     /// are measured.
     fn choose(self, lens: impl ExactSizeIterator<Item = usize> + Clone) -> Choice {
         #[cfg(target_arch = "x86_64")]
-        let short = |most| lens.clone().all(|len| len <= most + crate::TAG_LEN);
+        let some_short = |most| lens.clone().any(|len| len <= most + crate::TAG_LEN);
+        #[cfg(target_arch = "x86_64")]
+        let some_long = |most| lens.clone().any(|len| len > most + crate::TAG_LEN);
         #[cfg(not(target_arch = "x86_64"))]
         let _ = lens;
         match self.choice {
             #[cfg(target_arch = "x86_64")]
-            Choice::Avx2 if self.mixed && lens.len() == 1 && short(64) => Choice::Portable,
-            #[cfg(target_arch = "x86_64")]
-            Choice::Avx2 if self.mixed && (lens.len() < 4 || lens.len() == 4 && short(256)) => {
+            Choice::Avx2
+                if self.mixed
+                    && (lens.len() < avx2::FEW
+                        && (some_short(512) || some_long(avx2::LONGEST))
+                        || lens.len() == avx2::FEW && !some_long(256)) =>
+            {
                 Choice::Library
             }
             choice => choice,
         }
+    }
+
+    /// Seals as [`seal_one`](crate::seal_one) does.
+    pub fn seal_one(self, key: &Key, counter: u64, out: &mut [u8]) {
+        #[cfg(target_arch = "x86_64")]
+        if matches!(self.choice, Choice::Avx2 | Choice::Avx512) && ahead::seal(key, counter, out) {
+            return zeroize_baseline_registers();
+        }
+        self.seal(&mut [SealJob::in_place(key, counter, out)]);
+    }
+
+    /// Opens as [`open_one`](crate::open_one) does.
+    pub fn open_one(self, key: &Key, counter: u64, text: &mut [u8]) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        if matches!(self.choice, Choice::Avx2 | Choice::Avx512)
+            && let Some(authentic) = ahead::open(key, counter, text)
+        {
+            zeroize_baseline_registers();
+            return authentic;
+        }
+        let mut job = [OpenJob::in_place(key, counter, text)];
+        self.open(&mut job);
+        job[0].is_authentic()
     }
 
     /// Seals as [`seal`](crate::seal) does.

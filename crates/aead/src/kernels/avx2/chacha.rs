@@ -233,7 +233,7 @@ unsafe fn initial(lanes: &Lanes, from: usize, kept: bool, rows: &mut [V; 16]) {
 /// Transposes 4x4 squares of words: in each half, result `i` has word `i` of the four inputs.
 #[inline]
 #[target_feature(enable = "avx2,bmi2")]
-fn transpose_words([a, b, c, d]: [V; 4]) -> [V; 4] {
+pub(super) fn transpose_words([a, b, c, d]: [V; 4]) -> [V; 4] {
     let (ab, cd) = (_mm256_unpacklo_epi32(a, b), _mm256_unpacklo_epi32(c, d));
     let (ef, gh) = (_mm256_unpackhi_epi32(a, b), _mm256_unpackhi_epi32(c, d));
     [

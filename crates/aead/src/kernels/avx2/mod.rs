@@ -1,9 +1,11 @@
-//! AVX2: lanes are packed across packets as for AVX-512, sixteen at a time; Poly1305 runs in the
+//! AVX2: fewer than four packets are worked on one by one. In batches lanes are packed across packets as for AVX-512, sixteen at a time; Poly1305 runs in the
 //! integer unit at the same time, a packet or two behind when sealing, and ahead when opening.
 
+mod alone;
 mod chacha;
 mod feed;
 
+use super::keystream::{Blocks, COUNTERS};
 use super::lanes::{Lanes, Text};
 use crate::kernels::avx2::feed::SLOTS;
 use crate::kernels::batch::differs;
@@ -17,16 +19,47 @@ use feed::Feed;
 /// run of lanes.
 const AHEAD: usize = chacha::WIDTH;
 
+/// Fewer packets than this, each no longer than [`LONGEST`], are worked on one by one.
+pub(super) const FEW: usize = 4;
+/// In bytes of text.
+pub(super) const LONGEST: usize = alone::LONGEST;
+
 pub(super) fn available() -> bool {
     is_x86_feature_detected!("avx2") && is_x86_feature_detected!("bmi2")
 }
 
 pub(super) fn seal(jobs: &mut [SealJob<'_>]) {
-    Batch::new().seal(jobs);
+    if few_and_short(jobs.iter().map(|job| job.0.out.len())) {
+        for job in jobs {
+            // SAFETY: this module is entered only if `available`.
+            unsafe { alone::seal(&mut job.0) };
+        }
+    } else {
+        Batch::new().seal(jobs);
+    }
 }
 
 pub(super) fn open(jobs: &mut [OpenJob<'_>]) {
-    Batch::new().open(jobs);
+    if few_and_short(jobs.iter().map(|job| job.0.sealed().len())) {
+        for job in jobs {
+            // SAFETY: this module is entered only if `available`.
+            job.1 = unsafe { alone::open(&mut job.0) };
+        }
+    } else {
+        Batch::new().open(jobs);
+    }
+}
+
+/// Whether packets of these lengths, with their tags, are worked on one by one.
+fn few_and_short(mut lens: impl ExactSizeIterator<Item = usize>) -> bool {
+    lens.len() < FEW && lens.all(|len| len <= LONGEST + TAG_LEN)
+}
+
+/// Makes the first two blocks of each counter from `first` on.
+pub(super) fn blocks_ahead(key: &[u8; 32], first: u64, to: &mut [Blocks; COUNTERS]) {
+    // SAFETY: only AVX-512 and this kernel make blocks ahead, and both are there only if this is
+    // `available`.
+    unsafe { alone::blocks_ahead(key, first, to) };
 }
 
 /// A batch at work.

@@ -14,6 +14,7 @@ mod poly;
 mod registers;
 mod train;
 
+use super::avx2;
 use super::job::Job;
 use super::lanes::{Lanes, MAX_LANES, Packet, Text};
 use crate::kernels::avx512::poly::{SCALAR_BELOW, tag};
@@ -33,11 +34,11 @@ const CHUNK: usize = 32;
 const FEW_LANES: usize = 24;
 
 pub(super) fn available() -> bool {
-    is_x86_feature_detected!("avx512f")
+    avx2::available()
+        && is_x86_feature_detected!("avx512f")
         && is_x86_feature_detected!("avx512bw")
         && is_x86_feature_detected!("avx512vl")
         && is_x86_feature_detected!("avx512ifma")
-        && is_x86_feature_detected!("bmi2")
 }
 
 pub(super) fn seal(jobs: &mut [SealJob<'_>]) {
