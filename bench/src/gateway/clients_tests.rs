@@ -3,10 +3,10 @@ use super::*;
 /// A gateway that answers the clients by function calls.
 fn answer(gateway: &mut Device, clients: &mut Clients, under_load: bool) {
     let from = |number| SocketAddr::new(many::outer(number), PORT).into();
-    for (number, datagram) in std::mem::take(&mut clients.outgoing) {
+    for (number, mut datagram) in std::mem::take(&mut clients.outgoing) {
         if datagram[0] == 4 {
-            let opened = gateway.open(START, wall(), from(number), &datagram);
-            assert_eq!(opened, Ok(Vec::new()));
+            let opened = gateway.open(START, wall(), from(number), &mut datagram);
+            assert_eq!(opened, Ok(&[][..]));
         } else {
             gateway.handle_handshake(START, wall(), from(number), &datagram, under_load);
         }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use adit_proto::config::{AllowedIpChange, Cidr, DeviceChange, PeerChange, PublicKey, Secret};
-use adit_proto::wire::INITIATION_LEN;
+use adit_proto::wire::{INITIATION_LEN, sealed_len};
 use adit_proto::{Device, Endpoint, Output, Peer, Session, Tai64N, Time};
 
 use crate::sandbox::Failure;
@@ -169,8 +169,9 @@ impl Client {
     /// Seals a packet.
     pub(super) fn seal(&mut self, packet: &[u8]) -> Option<Vec<u8>> {
         let (now, wall) = (self.now(), self.wall());
-        let sealed = self.device.seal(now, wall, packet, 1420);
-        sealed.ok().map(|(_, datagram)| datagram)
+        let mut datagram = vec![0; sealed_len(packet.len(), 1420)];
+        let sealed = self.device.seal(now, wall, packet, 1420, &mut datagram);
+        sealed.ok().map(|_| datagram)
     }
 }
 

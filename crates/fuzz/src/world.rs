@@ -6,7 +6,7 @@ use std::time::Duration;
 use adit_proto::config::{
     AllowedIpChange, Cidr, DeviceChange, DeviceStatus, PeerChange, PublicKey, Secret,
 };
-use adit_proto::{Device, Output, Tai64N, Time};
+use adit_proto::{Device, Endpoint, NotOpened, NotSealed, Output, Tai64N, Time, wire};
 
 use crate::mutate::SplitMix64;
 
@@ -130,7 +130,10 @@ pub(crate) fn drain(device: &mut Device, now: Time) -> Vec<Sent> {
                 }
                 Output::Keepalive { peer } => {
                     if let Some((to, bytes)) = device.seal_keepalive(now, wall(now), &peer) {
-                        sent.push(Sent { to: to.addr, bytes });
+                        sent.push(Sent {
+                            to: to.addr,
+                            bytes: bytes.to_vec(),
+                        });
                     }
                 }
                 Output::SessionReady { .. } | Output::DropStaged { .. } | Output::Event(_) => {}
@@ -138,4 +141,33 @@ pub(crate) fn drain(device: &mut Device, now: Time) -> Vec<Sent> {
         }
     }
     sent
+}
+
+/// Seals a packet into a buffer of its own, in which nothing but the datagram is written.
+pub(crate) fn seal(
+    device: &mut Device,
+    now: Time,
+    packet: &[u8],
+    mtu: usize,
+) -> Result<(Endpoint, Vec<u8>), NotSealed> {
+    let mut bytes = vec![0xa5; wire::sealed_len(packet.len(), mtu) + 3];
+    let (to, len) = device.seal(now, wall(now), packet, mtu, &mut bytes)?;
+    assert!(
+        bytes[len..].iter().all(|&byte| byte == 0xa5),
+        "beyond its end"
+    );
+    bytes.truncate(len);
+    Ok((to, bytes))
+}
+
+/// Opens a copy of a datagram.
+pub(crate) fn open(
+    device: &mut Device,
+    now: Time,
+    from: SocketAddr,
+    datagram: &[u8],
+) -> Result<Vec<u8>, NotOpened> {
+    let mut datagram = datagram.to_vec();
+    let opened = device.open(now, wall(now), from.into(), &mut datagram);
+    opened.map(<[u8]>::to_vec)
 }

@@ -52,7 +52,8 @@
 //! let mut packet = [0; 20];
 //! (packet[0], packet[3]) = (0x45, 20);
 //! packet[12..].copy_from_slice(&[10, 0, 0, 1, 10, 0, 0, 2]);
-//! let waits = devices[0].seal(now, wall, &packet, 1420);
+//! let mut datagram = [0; 64];
+//! let waits = devices[0].seal(now, wall, &packet, 1420, &mut datagram);
 //! assert!(matches!(waits, Err(NotSealed::NoSession(_))));
 //!
 //! // Lets both do what they want done, until nothing is left.
@@ -70,9 +71,9 @@
 //!                     devices[1 - n].handle_handshake(now, wall, addrs[n].into(), &datagram, false);
 //!                 }
 //!                 Output::Keepalive { peer } => {
-//!                     if let Some((_, datagram)) = devices[n].seal_keepalive(now, wall, &peer) {
-//!                         let empty = devices[1 - n].open(now, wall, addrs[n].into(), &datagram);
-//!                         assert_eq!(empty, Ok(Vec::new()));
+//!                     if let Some((_, mut datagram)) = devices[n].seal_keepalive(now, wall, &peer) {
+//!                         let empty = devices[1 - n].open(now, wall, addrs[n].into(), &mut datagram);
+//!                         assert_eq!(empty, Ok(&[][..]));
 //!                     }
 //!                 }
 //!                 // What was kept is sealed now, or dropped.
@@ -85,9 +86,10 @@
 //!     if quiet { break; }
 //! }
 //!
-//! let Ok((to, datagram)) = devices[0].seal(now, wall, &packet, 1420) else { panic!("a session") };
+//! let sealed = devices[0].seal(now, wall, &packet, 1420, &mut datagram);
+//! let Ok((to, len)) = sealed else { panic!("a session") };
 //! assert_eq!(to.addr, addrs[1]);
-//! assert_eq!(devices[1].open(now, wall, addrs[0].into(), &datagram).as_deref(), Ok(&packet[..]));
+//! assert_eq!(devices[1].open(now, wall, addrs[0].into(), &mut datagram[..len]), Ok(&packet[..]));
 //! # Ok(())
 //! # }
 //! ```

@@ -3,7 +3,7 @@ use std::sync::atomic::{self, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use arc_swap::ArcSwapOption;
+use arc_swap::{ArcSwapOption, Guard};
 
 use crate::allowance::Limits;
 use crate::drops::{DropReason, Drops, PeerDrops};
@@ -74,6 +74,8 @@ mod path {
     pub(super) const LOSES: u32 = 1 << 18;
     /// The peer is reached from or at another address: what was found is of another path.
     pub(super) const NEW: u32 = 1 << 19;
+    /// The peer is at another address, and the control thread has not looked yet.
+    pub(super) const ROAMED: u32 = 1 << 20;
     /// The limit and that.
     pub(super) const FOUND: u32 = LOSES | 0xffff;
 }
@@ -150,6 +152,11 @@ impl Peer {
         self.current.load_full()
     }
 
+    /// The same, without a reference of one's own.
+    pub(crate) fn load_current(&self) -> Guard<Option<Arc<Session>>> {
+        self.current.load()
+    }
+
     /// What it may send and be sent in a second; `None` if it was never told.
     #[inline]
     pub fn limits(&self) -> Option<&Limits> {
@@ -181,6 +188,7 @@ impl Peer {
         let Some(before) = before else { return };
         if before.addr != from.addr {
             self.roamed_from.store(Some(Arc::new(before.addr)));
+            self.path.fetch_or(path::ROAMED, Ordering::AcqRel);
         }
         // Where routing chose the source, it may have chosen this one.
         if before.addr != from.addr || before.src.is_some() {
@@ -256,10 +264,11 @@ impl Peer {
             self.current.store(Some(Arc::clone(session)));
             events |= event::CONFIRMED;
         }
-        if self.roamed_from.load().is_some() {
+        let path = self.path.load(Ordering::Relaxed);
+        if path & path::ROAMED != 0 {
             events |= event::ROAMED;
         }
-        if self.path.load(Ordering::Relaxed) & path::NEW != 0 {
+        if path & path::NEW != 0 {
             events |= event::NEW_PATH;
         }
         if session.enters_last_minute(now) && self.is_current(session) {

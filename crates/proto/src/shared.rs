@@ -1,7 +1,8 @@
 use std::collections::HashMap;
+use std::hash::{BuildHasher, Hasher};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use arc_swap::{ArcSwap, Guard};
 
@@ -30,7 +31,39 @@ pub struct Shared {
 /// line is of two, since to lock one for reading writes to it.
 #[derive(Default)]
 #[repr(align(64))]
-struct IndexShard(RwLock<HashMap<u32, IndexEntry>>);
+struct IndexShard(RwLock<HashMap<u32, IndexEntry, IndexHashing>>);
+
+/// Receiver indices are random numbers of our own: nobody else can choose them so that they
+/// collide.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct IndexHashing;
+
+pub(crate) struct IndexHasher(u64);
+
+impl BuildHasher for IndexHashing {
+    type Hasher = IndexHasher;
+
+    fn build_hasher(&self) -> IndexHasher {
+        IndexHasher(0)
+    }
+}
+
+impl Hasher for IndexHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.write_u32(byte.into());
+        }
+    }
+
+    fn write_u32(&mut self, index: u32) {
+        // By the golden ratio (Fibonacci hashing), so that the highest bits depend on all.
+        self.0 = (self.0 ^ u64::from(index)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
 
 /// Where a datagram with a receiver index belongs.
 #[derive(Clone)]
@@ -83,11 +116,16 @@ impl Shared {
 
     /// The session that a receiver index names. One look-up a train is enough.
     pub fn session(&self, receiver_index: u32) -> Option<IndexEntry> {
-        self.shard(receiver_index)
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .get(&receiver_index)
-            .cloned()
+        self.sessions(receiver_index).get(&receiver_index).cloned()
+    }
+
+    /// The sessions among which one with this receiver index is, to look at only.
+    pub(crate) fn sessions(
+        &self,
+        receiver_index: u32,
+    ) -> RwLockReadGuard<'_, HashMap<u32, IndexEntry, IndexHashing>> {
+        let shard = self.shard(receiver_index);
+        shard.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// How many sessions there are, of all peers: at most five each.
@@ -130,7 +168,7 @@ impl Shared {
             .remove(&receiver_index);
     }
 
-    fn shard(&self, index: u32) -> &RwLock<HashMap<u32, IndexEntry>> {
+    fn shard(&self, index: u32) -> &RwLock<HashMap<u32, IndexEntry, IndexHashing>> {
         &self.sessions[usize::from(index.to_le_bytes()[3])].0
     }
 }

@@ -7,6 +7,8 @@ pub const INITIATION_LEN: usize = 148;
 pub const RESPONSE_LEN: usize = 92;
 /// Type, reserved zeros, receiver, nonce, cookie and tag (5.4.7).
 pub const COOKIE_REPLY_LEN: usize = 64;
+/// Header and tag of a transport data message without a packet (6.5).
+pub const KEEPALIVE_LEN: usize = DataHeader::LEN + TAG_LEN;
 /// First byte and length of every message that is no data.
 pub const HANDSHAKE_LENGTHS: [(u8, usize); 3] = [
     (1, INITIATION_LEN),
@@ -90,6 +92,12 @@ pub fn padded_len(len: usize, mtu: usize) -> usize {
     } else {
         padded.min(mtu).max(len)
     }
+}
+
+/// The length of a datagram that carries a packet of `len` bytes, with its padding.
+#[inline]
+pub fn sealed_len(len: usize, mtu: usize) -> usize {
+    DataHeader::LEN + padded_len(len, mtu) + TAG_LEN
 }
 
 /// The type and the three reserved bytes, which must be zero.

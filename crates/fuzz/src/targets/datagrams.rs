@@ -12,7 +12,7 @@ use blake2::{Blake2s256, Blake2sMac};
 
 use crate::source::InputBytes;
 use crate::world::{
-    self, START, Sent, addr, attacker, device, drain, joined, packet, public_key, wall,
+    self, START, Sent, addr, attacker, device, drain, joined, open, packet, public_key, seal, wall,
 };
 use std::time::Duration;
 
@@ -57,7 +57,7 @@ impl Pair {
     fn talk(&mut self, rounds: usize) {
         let text = packet([10, 0, 0, 0], [10, 0, 0, 1], b"text");
         let mut flying: Vec<(usize, Sent)> = Vec::new();
-        match self.devices[0].seal(self.now, wall(self.now), &text, 1420) {
+        match seal(&mut self.devices[0], self.now, &text, 1420) {
             Ok((to, bytes)) => flying.push((1, Sent { to: to.addr, bytes })),
             Err(_) => flying.extend(
                 drain(&mut self.devices[0], self.now)
@@ -112,7 +112,7 @@ fn receive(
             device.handle_handshake(now, wall(now), from.into(), bytes, under_load);
             None
         }
-        DatagramKind::Data => device.open(now, wall(now), from.into(), bytes).ok(),
+        DatagramKind::Data => open(device, now, from, bytes).ok(),
     }
 }
 

@@ -20,8 +20,8 @@ use super::naive::{NaiveRoutes, inner};
 use super::replay::Model as Window;
 use crate::source::InputBytes;
 use crate::world::{
-    START, addr, attacker, cidr, device, drain, joined, packet, private_key, public_key, state,
-    wall,
+    START, addr, attacker, cidr, device, drain, joined, open, packet, private_key, public_key,
+    seal, state, wall,
 };
 
 /// The key of a peer that never answers.
@@ -190,9 +190,7 @@ impl World {
         let text = packet(address(from), address(to), &vec![from; len]);
         let owner = self.hosts[host].routes.lookup(address(to).into());
         let before = self.hosts[host].status();
-        let result = self.hosts[host]
-            .device
-            .seal(self.now, wall(self.now), &text, MTU);
+        let result = seal(&mut self.hosts[host].device, self.now, &text, MTU);
         match result {
             Ok((to, bytes)) => {
                 let owner = owner.expect("a route");
@@ -206,6 +204,7 @@ impl World {
                 self.send(host, bytes, Some((key, text)));
             }
             Err(NotSealed::NotIp) => panic!("a packet is one"),
+            Err(NotSealed::NoRoom) => panic!("the buffer is long enough"),
             Err(NotSealed::NoRoute) => assert_eq!(owner, None),
             Err(NotSealed::NoEndpoint(peer) | NotSealed::NoSession(peer)) => {
                 assert_eq!(Some(peer.public_key()), owner.map(public_key));
@@ -290,9 +289,7 @@ impl World {
     ) {
         let header = DataHeader::parse(bytes).expect("a data message");
         let host = &mut self.hosts[to];
-        let result = host
-            .device
-            .open(self.now, wall(self.now), from.into(), bytes);
+        let result = open(&mut host.device, self.now, from, bytes);
         let after = host.status();
         let fresh = match result {
             Err(NotOpened::Invalid | NotOpened::NotAuthentic) => {
@@ -365,7 +362,7 @@ impl World {
         let device = &mut self.hosts[to].device;
         match wire::classify(&bytes) {
             Some(DatagramKind::Data) => {
-                let opened = device.open(self.now, wall(self.now), attacker().into(), &bytes);
+                let opened = open(device, self.now, attacker(), &bytes);
                 assert!(opened.is_err(), "a forgery");
             }
             Some(DatagramKind::Handshake) => {

@@ -8,7 +8,7 @@ use adit_proto::wire::{self, DatagramKind};
 use adit_proto::{Device, NotOpened, Time};
 
 use crate::source::InputBytes;
-use crate::world::{START, addr, device, drain, joined, packet, public_key, wall};
+use crate::world::{START, addr, device, drain, joined, open, packet, public_key, seal, wall};
 
 /// So few that no session grows too old because all messages of its rekeys were lost.
 const EVENTS: usize = 40;
@@ -103,7 +103,7 @@ impl RekeyWorld {
             for (host, from, to) in [(0, 0, 1), (1, 1, 0)] {
                 let text = packet([10, 0, 0, from], [10, 0, 0, to], b"data");
                 let (now, device) = (self.now, &mut self.devices[host]);
-                if let Ok((_, bytes)) = device.seal(now, wall(now), &text, 1420) {
+                if let Ok((_, bytes)) = seal(device, now, &text, 1420) {
                     self.send(host, bytes);
                 }
                 self.drain(host);
@@ -153,11 +153,11 @@ impl RekeyWorld {
 
     fn receive(&mut self, datagram: &Datagram) {
         let (now, to) = (self.now, datagram.to);
-        let from = addr(if to == 0 { 1 } else { 0 }, 0).into();
+        let from = addr(if to == 0 { 1 } else { 0 }, 0);
         let (device, bytes) = (&mut self.devices[to], &datagram.bytes);
         if wire::classify(bytes) == Some(DatagramKind::Handshake) {
-            device.handle_handshake(now, wall(now), from, bytes, datagram.meets_load);
-        } else if let Err(NotOpened::NoSession) = device.open(now, wall(now), from, bytes) {
+            device.handle_handshake(now, wall(now), from.into(), bytes, datagram.meets_load);
+        } else if let Err(NotOpened::NoSession) = open(device, now, from, bytes) {
             let unknown = now.since(*self.unknown[to].get_or_insert(now));
             assert!(
                 unknown <= 2 * ONE_WAY,

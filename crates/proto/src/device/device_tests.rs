@@ -28,7 +28,11 @@ fn device() -> Device {
     let mut packet = [0; 20];
     (packet[0], packet[3]) = (0x45, 20);
     packet[16..].copy_from_slice(&[10, 0, 0, 2]);
-    assert!(device.seal(NOW, wall(), &packet, 1420).is_err());
+    assert!(
+        device
+            .seal(NOW, wall(), &packet, 1420, &mut [0; 64])
+            .is_err()
+    );
     device.handle_timeout(NOW, wall());
     device
 }

@@ -1,18 +1,19 @@
-//! One packet at a time, with all that belongs to it, for an embedder that needs no trains.
+//! One packet at a time, with all that belongs to it, for an embedder that needs no trains. Nothing
+//! here allocates, but for what a session keeps from its first packet on.
 //!
 //! Out: route → session → reserve → pad → seal → note. In: look up → open → replay window → roam →
-//! note → trim padding → check source.
+//! note → check source → trim padding.
 
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use adit_aead::{OpenJob, SealJob, TAG_LEN};
+use adit_aead::TAG_LEN;
 
 use super::Device;
 use crate::peer::Peer;
 use crate::session::Session;
-use crate::wire::{DataHeader, padded_len};
-use crate::{Endpoint, Tai64N, Time};
+use crate::wire::{DataHeader, KEEPALIVE_LEN, sealed_len};
+use crate::{AllowedIps, Endpoint, Tai64N, Time};
 
 /// Why a packet was not sealed.
 #[derive(Clone)]
@@ -27,6 +28,8 @@ pub enum NotSealed {
     /// them, until [`Output::SessionReady`](super::Output::SessionReady) or
     /// [`Output::DropStaged`](super::Output::DropStaged) names the peer.
     NoSession(Arc<Peer>),
+    /// The buffer is shorter than [`sealed_len`].
+    NoRoom,
 }
 
 /// Why a datagram was not opened. Up to `NotAuthentic` it has changed nothing.
@@ -47,8 +50,9 @@ pub enum NotOpened {
 }
 
 impl Device {
-    /// Seals one IP packet for the peer whose allowed IPs contain its destination: where to send
-    /// the datagram to, and the datagram. `mtu` is the tunnel's, beyond which no padding goes.
+    /// Seals one IP packet for the peer whose allowed IPs contain its destination, into `out`: where
+    /// to send the datagram to, and its length, which is [`sealed_len`]. `mtu` is the tunnel's,
+    /// beyond which no padding goes.
     ///
     /// The drain rule and the example of the [crate] apply.
     ///
@@ -61,22 +65,37 @@ impl Device {
         wall: Tai64N,
         packet: &[u8],
         mtu: usize,
-    ) -> Result<(Endpoint, Vec<u8>), NotSealed> {
+        out: &mut [u8],
+    ) -> Result<(Endpoint, usize), NotSealed> {
         let inner = InnerHeader::parse(packet).ok_or(NotSealed::NotIp)?;
-        let peer = self.routes.lookup(inner.destination).cloned();
+        let peer = self.routes.lookup(inner.destination);
         let peer = peer.ok_or(NotSealed::NoRoute)?;
-        let to = peer.endpoint();
-        let to = to.ok_or_else(|| NotSealed::NoEndpoint(Arc::clone(&peer)))?;
-        let Some((session, datagram)) = seal(&peer, now, &packet[..inner.len], mtu) else {
-            if peer.want_session() {
-                self.handle_event(now, wall, &peer);
-            }
-            return Err(NotSealed::NoSession(peer));
+        let Some(to) = peer.endpoint() else {
+            return Err(NotSealed::NoEndpoint(Arc::clone(peer)));
         };
-        if peer.data_sent(now, &session, datagram.len() as u64) {
+        let session = peer.load_current();
+        let Some(session) = session.as_ref().filter(|session| session.may_send(now)) else {
+            let peer = Arc::clone(peer);
+            return Err(self.want_session(now, wall, peer));
+        };
+        let len = sealed_len(inner.len, mtu);
+        let datagram = out.get_mut(..len).ok_or(NotSealed::NoRoom)?;
+        let Some(()) = seal(session, now, &packet[..inner.len], datagram) else {
+            let peer = Arc::clone(peer);
+            return Err(self.want_session(now, wall, peer));
+        };
+        if peer.data_sent(now, session, len as u64) {
+            let peer = Arc::clone(peer);
             self.handle_event(now, wall, &peer);
         }
-        Ok((to, datagram))
+        Ok((to, len))
+    }
+
+    fn want_session(&mut self, now: Time, wall: Tai64N, peer: Arc<Peer>) -> NotSealed {
+        if peer.want_session() {
+            self.handle_event(now, wall, &peer);
+        }
+        NotSealed::NoSession(peer)
     }
 
     /// The datagram that [`Output::Keepalive`](super::Output::Keepalive) asks for; `None` if it
@@ -86,17 +105,19 @@ impl Device {
         now: Time,
         wall: Tai64N,
         peer: &Arc<Peer>,
-    ) -> Option<(Endpoint, Vec<u8>)> {
+    ) -> Option<(Endpoint, [u8; KEEPALIVE_LEN])> {
         let to = peer.endpoint()?;
-        let (session, datagram) = seal(peer, now, &[], 0)?;
-        if peer.keepalive_sent(now, &session, datagram.len() as u64) {
+        let session = peer.session(now)?;
+        let mut datagram = [0; KEEPALIVE_LEN];
+        seal(&session, now, &[], &mut datagram)?;
+        if peer.keepalive_sent(now, &session, KEEPALIVE_LEN as u64) {
             self.handle_event(now, wall, peer);
         }
         Some((to, datagram))
     }
 
-    /// Opens one transport data message that came from `from`: returns the IP packet in it, or
-    /// nothing for a keepalive.
+    /// Opens one transport data message that came from `from`, where it stands: returns the IP
+    /// packet in it, or nothing for a keepalive. After an error, what is in `datagram` is of no use.
     ///
     /// The drain rule of the [crate] applies. A datagram that [`classify`](crate::wire::classify)
     /// calls a handshake belongs to [`Device::handle_handshake`].
@@ -104,62 +125,77 @@ impl Device {
     /// # Errors
     ///
     /// [`NotOpened`] says why, and up to which one nothing was changed.
-    pub fn open(
+    pub fn open<'a>(
         &mut self,
         now: Time,
         wall: Tai64N,
         from: Endpoint,
-        datagram: &[u8],
-    ) -> Result<Vec<u8>, NotOpened> {
+        datagram: &'a mut [u8],
+    ) -> Result<&'a [u8], NotOpened> {
         let header = DataHeader::parse(datagram).ok_or(NotOpened::Invalid)?;
-        let inbound = self.core.shared.session(header.receiver);
+        let len = datagram.len();
+        let sessions = self.core.shared.sessions(header.receiver);
+        let inbound = sessions.get(&header.receiver);
         let inbound = inbound.filter(|inbound| inbound.session.may_receive(now));
         let inbound = inbound.ok_or(NotOpened::NoSession)?;
         let (peer, session) = (&inbound.peer, &inbound.session);
-        if !session.window().may_accept(header.counter) {
-            return Err(NotOpened::Replayed);
-        }
-        let mut text = datagram[DataHeader::LEN..].to_vec();
-        let mut job = [OpenJob::in_place(
-            session.receive_key(),
-            header.counter,
-            &mut text,
-        )];
-        adit_aead::open(&mut job);
-        if !job[0].is_authentic() {
-            return Err(NotOpened::NotAuthentic);
-        }
-        if !session.window().commit(header.counter) {
-            return Err(NotOpened::Replayed);
-        }
-        text.truncate(text.len() - TAG_LEN);
+        let text = open(session, header.counter, &mut datagram[DataHeader::LEN..])?;
         peer.roam(from);
-        if peer.received(now, session, datagram.len() as u64, !text.is_empty()) {
-            self.handle_event(now, wall, peer);
+        let wakes = peer.received(now, session, len as u64, !text.is_empty());
+        let packet = inner_packet(&self.routes, peer, text);
+        if wakes {
+            let peer = Arc::clone(peer);
+            drop(sessions);
+            self.handle_event(now, wall, &peer);
         }
-        if text.is_empty() {
-            return Ok(text);
-        }
-        let inner = InnerHeader::parse(&text).ok_or(NotOpened::NotIp)?;
-        let owner = self.routes.lookup(inner.source);
-        if !owner.is_some_and(|owner| Arc::ptr_eq(owner, peer)) {
-            return Err(NotOpened::WrongSource);
-        }
-        text.truncate(inner.len);
-        Ok(text)
+        packet
     }
 }
 
-fn seal(peer: &Peer, now: Time, packet: &[u8], mtu: usize) -> Option<(Arc<Session>, Vec<u8>)> {
-    let session = peer.session(now)?;
-    let counter = session.reserve(now, 1).ok()?;
-    let mut datagram = vec![0; DataHeader::LEN + padded_len(packet.len(), mtu) + TAG_LEN];
+/// Seals a packet, with as many zeros as there is room for.
+fn seal(session: &Session, now: Time, packet: &[u8], datagram: &mut [u8]) -> Option<()> {
     let (header, text) = datagram.split_first_chunk_mut()?;
+    let counter = session.reserve(now, 1).ok()?;
     let receiver = session.remote_index();
     DataHeader { receiver, counter }.write(header);
-    text[..packet.len()].copy_from_slice(packet);
-    adit_aead::seal(&mut [SealJob::in_place(session.send_key(), counter, text)]);
-    Some((session, datagram))
+    let (copied, rest) = text.split_at_mut(packet.len());
+    copied.copy_from_slice(packet);
+    rest.fill(0);
+    adit_aead::seal_one(session.send_key(), counter, text);
+    Some(())
+}
+
+/// Opens a text with its tag, and moves the replay window.
+fn open<'a>(session: &Session, counter: u64, text: &'a mut [u8]) -> Result<&'a [u8], NotOpened> {
+    let mut window = session.window();
+    if !window.may_accept(counter) {
+        return Err(NotOpened::Replayed);
+    }
+    if !adit_aead::open_one(session.receive_key(), counter, text) {
+        return Err(NotOpened::NotAuthentic);
+    }
+    if !window.commit(counter) {
+        return Err(NotOpened::Replayed);
+    }
+    let text = text.split_last_chunk::<TAG_LEN>();
+    text.map(|(text, _)| text).ok_or(NotOpened::Invalid)
+}
+
+/// The packet of a text without its padding, if its source is the peer's.
+fn inner_packet<'a>(
+    routes: &AllowedIps<Arc<Peer>>,
+    peer: &Arc<Peer>,
+    text: &'a [u8],
+) -> Result<&'a [u8], NotOpened> {
+    if text.is_empty() {
+        return Ok(text);
+    }
+    let inner = InnerHeader::parse(text).ok_or(NotOpened::NotIp)?;
+    let owner = routes.lookup(inner.source);
+    if !owner.is_some_and(|owner| Arc::ptr_eq(owner, peer)) {
+        return Err(NotOpened::WrongSource);
+    }
+    Ok(&text[..inner.len])
 }
 
 /// The fields of an IP packet that routing needs.

@@ -95,6 +95,8 @@ impl Peer {
 
     /// Where it was before it roamed, once.
     pub(crate) fn take_roamed(&self) -> Option<SocketAddr> {
+        // In this order: who roams meanwhile says so again.
+        self.path.fetch_and(!path::ROAMED, Ordering::AcqRel);
         self.roamed_from.swap(None).map(|before| *before)
     }
 
