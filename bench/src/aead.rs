@@ -395,7 +395,8 @@ fn cycle_ns() -> f64 {
     start.elapsed().as_secs_f64() * 1e9 / 12000.0
 }
 
-fn cpu() -> String {
+/// The processor's name.
+pub(crate) fn cpu() -> String {
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = info
         .lines()

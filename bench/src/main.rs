@@ -9,6 +9,7 @@ mod checksum;
 mod compare;
 mod daemon;
 mod document;
+mod embed;
 mod gateway;
 mod generator;
 mod goals;
@@ -70,6 +71,7 @@ enum Command {
     Profile(profile::ProfileArgs),
     Aead(aead::AeadArgs),
     Checksum(checksum::ChecksumArgs),
+    Embed(embed::EmbedArgs),
     /// Builds the other implementations that are missing, and prints where they are.
     Peers,
 }
@@ -95,6 +97,7 @@ fn main() {
         Command::Profile(args) => sandbox::run(|| profile::run(&args)).map_err(plain),
         Command::Aead(args) => aead::run(args),
         Command::Checksum(args) => checksum::run(args).map_err(plain),
+        Command::Embed(args) => embed::run(&args).map_err(plain),
         Command::Peers => peers(),
     };
     if let Err(failure) = done {
