@@ -1,6 +1,7 @@
 //! Changes of the number of receive queues of an interface, while packets flow.
 
 use adit_io::UdpSocket;
+use adit_offload::lab::{self, Idea};
 use adit_proto::Time;
 
 use crate::order::rx_queues::{ChangeProgress, RX_QUEUES};
@@ -39,7 +40,12 @@ impl<T, U> Queues<T, U> {
             Some(ChangeProgress::Over(rx_queues)) => {
                 if let Some(rx_queues) = rx_queues {
                     sockets.use_rx_queues(rx_queues);
-                    self.common.proto.rx_queues().set_count(rx_queues, now);
+                    let table = self.common.proto.rx_queues();
+                    table.set_count(rx_queues, now);
+                    if lab::without(Idea::Moves) {
+                        // No peer moves while their number is about to change.
+                        table.begin_change(now);
+                    }
                 }
                 self.handle().wake();
             }
