@@ -353,7 +353,7 @@ impl Clients {
                 Output::Keepalive { peer } => {
                     let sealed = client.device.seal_keepalive(now, wall(), &peer);
                     session = peer.session(now);
-                    sent.extend(sealed.map(|(_, datagram)| datagram));
+                    sent.extend(sealed.map(|(_, datagram)| datagram.to_vec()));
                 }
                 Output::SessionReady { .. } | Output::DropStaged { .. } | Output::Event(_) => {}
             }

@@ -6,7 +6,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use adit_engine::{Embedded, Engine, OnSocket, Resume};
-use adit_io::{Offloads, TunQueue};
+use adit_io::Offloads;
 
 use crate::config::{Config, check_mtu};
 use crate::driver::Driver;
@@ -14,11 +14,9 @@ use crate::error::Error;
 use crate::events::Events;
 use crate::hand_over::HandOver;
 use crate::packet_io::{PacketIo, Packets};
+use crate::parts::{Parts, Source};
 use crate::threads::Threads;
-use crate::tunnel::{Parts, Tunnel};
-
-/// The source of packets as the engine has it.
-pub(crate) type Source = Arc<dyn TunQueue>;
+use crate::tunnel::Tunnel;
 
 /// A tunnel that is about to begin: [`Tunnel::builder`].
 #[must_use = "a tunnel begins with start()"]
@@ -31,8 +29,26 @@ pub struct Builder {
     source: Option<Result<(Source, Offloads), Error>>,
 }
 
+impl Tunnel {
+    /// A tunnel that is to be as `config` says. It needs a [source of packets](Builder::packets).
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let config = adit::Config::new(adit::PrivateKey::generate()?);
+    /// let (io, packets) = adit::channel(1 << 20);
+    /// let tunnel = adit::Tunnel::builder(config).packets(io).start()?;
+    /// println!("listens on {}", tunnel.status()?.listen_port);
+    /// # drop(packets);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn builder(config: Config) -> Builder {
+        Builder::new(config)
+    }
+}
+
 impl Builder {
-    pub(crate) fn new(config: Config) -> Self {
+    fn new(config: Config) -> Self {
         Self {
             config,
             mtu: 1420,

@@ -47,7 +47,7 @@ impl Packet {
 /// # }
 /// ```
 pub fn channel(bytes: usize) -> (Channel, ChannelEnd) {
-    let inner = Arc::new(Inner {
+    let inner = Arc::new(ChannelState {
         limit: bytes,
         to_tunnel: Mutex::default(),
         from_tunnel: Mutex::default(),
@@ -59,27 +59,27 @@ pub fn channel(bytes: usize) -> (Channel, ChannelEnd) {
 
 /// The tunnel's end of a [`channel`].
 #[derive(Clone)]
-pub struct Channel(Arc<Inner>);
+pub struct Channel(Arc<ChannelState>);
 
 /// The program's end of a [`channel`]. Clones are the same end.
 #[derive(Clone)]
-pub struct ChannelEnd(Arc<Inner>);
+pub struct ChannelEnd(Arc<ChannelState>);
 
-struct Inner {
+struct ChannelState {
     limit: usize,
-    to_tunnel: Mutex<Waiting>,
-    from_tunnel: Mutex<Waiting>,
+    to_tunnel: Mutex<PacketQueue>,
+    from_tunnel: Mutex<PacketQueue>,
     arrived: Condvar,
     bell: Mutex<Option<Doorbell>>,
 }
 
 #[derive(Default)]
-struct Waiting {
+struct PacketQueue {
     packets: VecDeque<Packet>,
     bytes: usize,
 }
 
-impl Waiting {
+impl PacketQueue {
     fn push(&mut self, packet: Packet, limit: usize) -> Result<(), Full> {
         if self.bytes + packet.bytes.len() > limit {
             return Err(Full);

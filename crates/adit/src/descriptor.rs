@@ -6,8 +6,9 @@ use std::sync::Arc;
 use adit_io::Offloads;
 use adit_io::tun::{PlainTun, Tun};
 
-use crate::builder::{Builder, Source};
+use crate::builder::Builder;
 use crate::error::Error;
+use crate::parts::Source;
 
 /// How a descriptor has its packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,12 +7,11 @@ use std::time::{Duration, Instant};
 use adit_engine as engine;
 use adit_engine::{Answered, Embedded, Pending};
 
-use crate::builder::Source;
 use crate::config::{Change, Config, Status};
 use crate::error::Error;
 use crate::events::Events;
+use crate::parts::{PATIENCE, Parts, Source};
 use crate::stats::Stats;
-use crate::tunnel::{PATIENCE, Parts};
 
 /// A tunnel without threads ([`Builder::drive`](crate::Builder::drive)): all of it happens in
 /// [`Self::poll`], on the thread that calls it.

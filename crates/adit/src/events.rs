@@ -29,16 +29,16 @@ type Waker = Arc<dyn Fn() + Send + Sync>;
 /// # }
 /// ```
 #[derive(Clone, Default)]
-pub struct Events(Arc<Inner>);
+pub struct Events(Arc<EventQueue>);
 
 #[derive(Default)]
-struct Inner {
-    state: Mutex<Waiting>,
+struct EventQueue {
+    state: Mutex<QueuedEvents>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct Waiting {
+struct QueuedEvents {
     events: VecDeque<Event>,
     missed: u64,
     has_ended: bool,
@@ -46,7 +46,7 @@ struct Waiting {
 }
 
 impl Events {
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
+    fn lock(&self) -> MutexGuard<'_, QueuedEvents> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -119,7 +119,7 @@ impl Events {
         self.wake(waiting);
     }
 
-    fn wake(&self, waiting: MutexGuard<'_, Waiting>) {
+    fn wake(&self, waiting: MutexGuard<'_, QueuedEvents>) {
         let waker = waiting.waker.clone();
         drop(waiting);
         self.0.changed.notify_all();
@@ -129,7 +129,7 @@ impl Events {
     }
 }
 
-impl Waiting {
+impl QueuedEvents {
     fn take(&mut self) -> Option<Event> {
         let event = self.events.pop_front();
         event.or_else(|| match std::mem::take(&mut self.missed) {

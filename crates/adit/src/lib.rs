@@ -26,6 +26,8 @@ mod hand_over;
 #[cfg(feature = "engine")]
 mod packet_io;
 #[cfg(feature = "engine")]
+mod parts;
+#[cfg(feature = "engine")]
 mod stats;
 #[cfg(feature = "engine")]
 mod threads;

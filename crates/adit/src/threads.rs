@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::tunnel::set_own;
+use crate::parts::set_own;
 use adit_engine::{Liberties, OnStart, Policy, ThreadSettings};
 
 /// The priority of a tunnel's threads.

@@ -1,31 +1,20 @@
 //! A tunnel that runs.
 
-use std::cell::Cell;
 use std::fmt;
 use std::time::Duration;
 
-use adit_engine::{Answered, EmbeddedEnd, Interface, Pending, Resume, StopReason};
+use adit_engine::Resume;
 
-use crate::builder::Builder;
 use crate::config::{Change, Config, Status};
 use crate::error::Error;
 use crate::events::Events;
 use crate::hand_over::HandOver;
 use crate::keys::PublicKey;
+use crate::parts::{Parts, answer, is_own, reason};
 use crate::stats::Stats;
-
-/// How long to wait for a thread of the tunnel.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// How long a socket may be full when a tunnel is handed over.
 const FULL: Duration = Duration::from_secs(5);
-
-/// What a tunnel is made of, whoever does its work.
-pub(crate) struct Parts {
-    pub(crate) interface: Interface,
-    pub(crate) end: EmbeddedEnd,
-    pub(crate) events: Events,
-}
 
 /// A tunnel that runs on threads of its own: packets of its source go to its peers over UDP, and
 /// come back.
@@ -41,33 +30,7 @@ pub struct Tunnel {
     parts: Option<Parts>,
 }
 
-thread_local! {
-    /// The calling thread is one of a tunnel.
-    static IS_OWN: Cell<bool> = const { Cell::new(false) };
-}
-
-/// The calling thread is one of a tunnel from now on.
-pub(crate) fn set_own() {
-    IS_OWN.set(true);
-}
-
 impl Tunnel {
-    /// A tunnel that is to be as `config` says. It needs a [source of packets](Builder::packets).
-    ///
-    /// ```
-    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let config = adit::Config::new(adit::PrivateKey::generate()?);
-    /// let (io, packets) = adit::channel(1 << 20);
-    /// let tunnel = adit::Tunnel::builder(config).packets(io).start()?;
-    /// println!("listens on {}", tunnel.status()?.listen_port);
-    /// # drop(packets);
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn builder(config: Config) -> Builder {
-        Builder::new(config)
-    }
-
     pub(crate) fn new(parts: Parts) -> Self {
         Self { parts: Some(parts) }
     }
@@ -186,7 +149,7 @@ impl Drop for Tunnel {
             return;
         };
         parts.interface.stop();
-        if IS_OWN.get() {
+        if is_own() {
             // This thread is waited for.
             let _ = std::thread::Builder::new().spawn(move || drop(parts));
         }
@@ -196,21 +159,5 @@ impl Drop for Tunnel {
 impl fmt::Debug for Tunnel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Tunnel")
-    }
-}
-
-pub(crate) fn reason(reason: StopReason) -> Error {
-    match reason {
-        StopReason::Asked => Error::Ended,
-        StopReason::InterfaceGone => Error::Descriptor(std::io::ErrorKind::NotFound.into()),
-        StopReason::Failed(error) => Error::Host(error),
-    }
-}
-
-fn answer<R>(pending: &Pending<R>) -> Result<R, Error> {
-    match pending.wait_for(PATIENCE) {
-        Answered::Yes(answer) => Ok(answer),
-        Answered::NotYet => Err(Error::NoAnswer),
-        Answered::Never => Err(Error::Ended),
     }
 }

@@ -11,7 +11,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 use adit::GsoKind;
-use adit::sans_io::Packet;
+use adit::sans_io::PacketRef;
 use pair::{B, Pair, secs};
 
 thread_local! {
@@ -40,7 +40,7 @@ static ALLOCATOR: Counting = Counting;
 
 /// A batch from A to B, from packets to packets: how often memory was allocated. `look` gets what B
 /// got.
-fn pass(pair: &mut Pair, batch: &[Packet<'_>], merge: bool) -> (u64, usize) {
+fn pass(pair: &mut Pair, batch: &[PacketRef<'_>], merge: bool) -> (u64, usize) {
     let now = pair.now();
     let [a, b] = &mut pair.hosts;
     let before = ALLOCATIONS.get();
@@ -75,10 +75,10 @@ fn after_the_first_batches_packets_allocate_nothing() {
         .map(|n| packets::tcp(n % 2 == 0, 1, 2, &packets::bytes(n % 30, n)))
         .collect();
     let (packet, gso) = packets::gso(GsoKind::Tcp4, 1, 2, 1380);
-    let batches: [Vec<Packet<'_>>; 3] = [
-        full.iter().map(|packet| Packet::new(packet)).collect(),
-        small.iter().map(|packet| Packet::new(packet)).collect(),
-        vec![Packet::with_gso(&packet, gso)],
+    let batches: [Vec<PacketRef<'_>>; 3] = [
+        full.iter().map(|packet| PacketRef::new(packet)).collect(),
+        small.iter().map(|packet| PacketRef::new(packet)).collect(),
+        vec![PacketRef::with_gso(&packet, gso)],
     ];
     for merge in [false, true] {
         for batch in &batches {

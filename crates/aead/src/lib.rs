@@ -37,9 +37,7 @@
 //!
 //! The implementation is chosen once, at run time, by what the processor has: AVX-512 (with IFMA),
 //! AVX2, or the library [ring](https://docs.rs/ring), which also does what it does faster on any
-//! processor. The environment variable `ADIT_AEAD` forces one (`avx512`, `avx2`, `portable`,
-//! `ring`); if this processor cannot run it, or there is none of that name, the choice is as
-//! without it. [`implementation`] tells what is in use.
+//! processor. A program may [`prefer`] another one. [`implementation`] tells what is in use.
 //!
 //! Nothing here allocates, but for the library's form of a key and for keystream that is made ahead
 //! ([`seal_one`]), once a key. Times do not depend on keys
@@ -102,6 +100,13 @@ pub fn open_one(key: &Key, counter: u64, text: &mut [u8]) -> bool {
         return true;
     }
     Kernel::active().open_one(key, counter, text)
+}
+
+/// Has this process use the implementation of this name, `avx512`, `avx2`, `portable` or `ring`. To be called
+/// before any packet is sealed or opened; nothing happens after that, where there is none of that name, and
+/// where this processor cannot run it.
+pub fn prefer(name: &str) {
+    Kernel::prefer(name);
 }
 
 /// The name of the implementation in use: `avx512`, `avx2`, `portable` or `ring`.

@@ -37,6 +37,9 @@ use cli::{Cli, Command, PeerCommand};
 use failure::{Result, say};
 
 fn main() -> ExitCode {
+    if let Ok(name) = std::env::var("ADIT_AEAD") {
+        adit_aead::prefer(&name);
+    }
     // No commands, since no person types them.
     let mut arguments = std::env::args_os().skip(1);
     let served = match arguments.next() {

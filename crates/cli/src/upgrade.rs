@@ -65,7 +65,7 @@ pub(crate) fn upgrade(args: &UpgradeArgs) -> Result<()> {
         );
     }
     if args.said.json {
-        quick::print_json(&Done {
+        quick::print_json(&UpgradeDone {
             schema: 1,
             done: "upgraded",
             processes: upgraded,
@@ -79,7 +79,7 @@ pub(crate) fn upgrade(args: &UpgradeArgs) -> Result<()> {
 
 /// What was done, as JSON.
 #[derive(Serialize)]
-struct Done<'a> {
+struct UpgradeDone<'a> {
     schema: u32,
     done: &'a str,
     processes: Vec<Upgraded<'a>>,

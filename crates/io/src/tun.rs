@@ -22,7 +22,7 @@ use rustix::io::Errno;
 use crate::helper::{self, QueueChoice, TunChange, TunLocation};
 use crate::sys::bpf::LastArrival;
 use crate::sys::os;
-use crate::sys::tun::{attach, attached, context};
+use crate::sys::tun::{attach, attached, context, explain_attach};
 use crate::{Arrival, FrameBatch, Offloads, TunQueue};
 #[cfg(feature = "host")]
 use adit_netlink::netns::Netns;
@@ -473,7 +473,7 @@ impl TunErrorKind {
     }
 }
 
-/// Makes sure that a descriptor of another process is a queue as [`attach`](crate::sys::tun::attach) makes it.
+/// Makes sure that a descriptor of another process is a queue as [`attach`] makes it.
 fn check_queue(fd: BorrowedFd<'_>) -> io::Result<()> {
     let device = attached(fd).map_err(|error| context(error, "the descriptor is no TUN device"))?;
     let needed = libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
@@ -482,25 +482,4 @@ fn check_queue(fd: BorrowedFd<'_>) -> io::Result<()> {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
     }
     Ok(())
-}
-
-fn explain_attach(error: io::Error, name: &str) -> io::Error {
-    match Errno::from_io_error(&error) {
-        Some(Errno::BUSY) => context(error, format!("{name} is in use by another process")),
-        Some(Errno::PERM) => context(
-            error,
-            format!(
-                "no right to make the interface {name}: run as root or with CAP_NET_ADMIN (a container may need \
-                 --cap-add NET_ADMIN)"
-            ),
-        ),
-        Some(Errno::EXIST) => context(error, format!("the name {name} is taken")),
-        Some(Errno::INVAL) => context(
-            error,
-            format!(
-                "{name} cannot be the name of a TUN device, or is taken by an interface of another kind"
-            ),
-        ),
-        _ => context(error, format!("making the TUN device {name}")),
-    }
 }

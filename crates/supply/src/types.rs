@@ -29,16 +29,23 @@ const SHARED: [(&str, &str); 5] = [
 /// Where a type is defined: its file, and the line there.
 type Places = BTreeMap<String, Vec<(String, usize)>>;
 
-/// What is wrong with the types of the product below `root`: a text for each name.
+/// What is wrong with the types of the product below `root`: a text for each name. The library has names of
+/// its own: those that it has for its users are often those of what it stands on.
 pub(crate) fn mistakes(root: &Path) -> Result<Vec<String>, String> {
-    let mut all = BTreeMap::new();
+    let (mut product, mut library) = (BTreeMap::new(), BTreeMap::new());
     for name in CRATES.iter().chain(&["fuzz"]) {
         let base = format!("crates/{name}/src");
         let files = circles::files(root, &base)?;
         let named = |(file, source)| (format!("{base}/{file}"), source);
+        let all = match *name {
+            "adit" => &mut library,
+            _ => &mut product,
+        };
         all.extend(circles::product(files).into_iter().map(named));
     }
-    Ok(wrong(&all, &SHARED))
+    let mut all = wrong(&product, &SHARED);
+    all.extend(wrong(&library, &[]));
+    Ok(all)
 }
 
 /// What is wrong with these files, by their paths, if several types may have the names of `shared`.

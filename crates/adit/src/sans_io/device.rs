@@ -8,11 +8,9 @@ use std::time::Duration;
 use adit_proto::{self as proto, Liveness, Output, Peer, PeerEvent, Shared};
 
 use super::clock::Now;
-use super::handshakes::Handshakes;
-use super::open::OpenScratch;
 use super::outbox::Outbox;
-use super::seal::Unsealed;
-use super::stats::Stats;
+use super::scratch::{Handshakes, OpenScratch, UnsealedTrain};
+use super::stats::DeviceStats;
 use super::waiting::Waiting;
 use crate::config::{Change, Config, ConfigError, Status, check_mtu};
 use crate::event::Event;
@@ -43,9 +41,9 @@ pub struct Device {
     events: VecDeque<Event>,
     /// Events that are not among them.
     missed: u64,
-    pub(super) stats: Stats,
+    pub(super) stats: DeviceStats,
     /// Buffers that are used again.
-    pub(super) unsealed: Vec<Unsealed>,
+    pub(super) unsealed: Vec<UnsealedTrain>,
     pub(super) scratch: OpenScratch,
 }
 
@@ -118,7 +116,7 @@ impl Device {
             handshakes: Handshakes::default(),
             events: VecDeque::new(),
             missed: 0,
-            stats: Stats::default(),
+            stats: DeviceStats::default(),
             unsealed: Vec::new(),
             scratch: OpenScratch::default(),
         })
@@ -160,9 +158,9 @@ impl Device {
     }
 
     /// What it has done so far.
-    pub fn stats(&self) -> Stats {
+    pub fn stats(&self) -> DeviceStats {
         let handshakes = self.proto.handshake_stats();
-        Stats {
+        DeviceStats {
             waiting_packets: self.waiting.packets(),
             handshakes: handshakes.responses_accepted + handshakes.confirmed,
             given_up: handshakes.given_up,

@@ -4,16 +4,15 @@
 //! messages are then screened by `adit_proto::Admission`, which answers with cookies or refuses, in
 //! a few µs each (whitepaper 5.3).
 
-use std::collections::VecDeque;
 use std::time::Duration;
 
-use adit_proto::wire::INITIATION_LEN;
-use adit_proto::{Endpoint, Room, Screened, Time};
+use adit_proto::{Endpoint, Room, Screened};
 use arrayvec::ArrayVec;
 
 use super::clock::Now;
 use super::device::Device;
 use super::outbox::Outbox;
+use super::scratch::{Handshakes, Message};
 
 /// Messages that wait.
 const MAX_WAITING: usize = 256;
@@ -25,20 +24,6 @@ const AT_ONCE: usize = 32;
 const INTERVAL: Duration = Duration::from_millis(1);
 /// An answer fits.
 const ROOM_FOR_ANSWER: usize = 512;
-
-/// Messages that wait for their computation.
-#[derive(Default)]
-pub(super) struct Handshakes {
-    waiting: VecDeque<Message>,
-    /// Until then the time of one a millisecond is used up.
-    used_until: Time,
-}
-
-struct Message {
-    from: Endpoint,
-    datagram: ArrayVec<u8, INITIATION_LEN>,
-    is_proven: bool,
-}
 
 impl Handshakes {
     pub(super) fn is_empty(&self) -> bool {

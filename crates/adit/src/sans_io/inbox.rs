@@ -80,15 +80,15 @@ impl From<SocketAddr> for Arrival {
 
 /// There is no room for a datagram: open what is there first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Full;
+pub struct InboxFull;
 
-impl std::fmt::Display for Full {
+impl std::fmt::Display for InboxFull {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("no room is left for the datagram: open those that are there first")
     }
 }
 
-impl std::error::Error for Full {}
+impl std::error::Error for InboxFull {}
 
 impl Inbox {
     /// An empty one, for 256 KiB.
@@ -130,13 +130,13 @@ impl Inbox {
     ///
     /// # Errors
     ///
-    /// [`Full`]: nothing was added.
-    pub fn push(&mut self, arrival: impl Into<Arrival>, bytes: &[u8]) -> Result<(), Full> {
+    /// [`InboxFull`]: nothing was added.
+    pub fn push(&mut self, arrival: impl Into<Arrival>, bytes: &[u8]) -> Result<(), InboxFull> {
         let arrival = arrival.into();
         let (_, datagrams) = shape(&arrival, bytes.len());
         let room = self.begin();
         if bytes.len() > room.len() || self.datagrams + datagrams > MAX_DATAGRAMS {
-            return Err(Full);
+            return Err(InboxFull);
         }
         self.bytes[self.used..self.used + bytes.len()].copy_from_slice(bytes);
         self.add(arrival, bytes.len());

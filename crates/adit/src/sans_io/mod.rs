@@ -93,13 +93,14 @@ mod inbox;
 mod open;
 mod outbox;
 mod packet;
+mod scratch;
 mod seal;
 mod stats;
 mod waiting;
 
 pub use clock::{Clock, Now};
 pub use device::{Device, DeviceError};
-pub use inbox::{Arrival, Full, Inbox, Opened};
+pub use inbox::{Arrival, Inbox, InboxFull, Opened};
 pub use outbox::{LocalAddr, Outbox, Train};
-pub use packet::{AsPacket, Packet};
-pub use stats::{Stats, Unopened, Unsealed};
+pub use packet::{AsPacket, PacketRef};
+pub use stats::{DeviceStats, Unopened, Unsealed};

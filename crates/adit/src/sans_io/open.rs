@@ -9,55 +9,19 @@
 //!    address of the peer.
 
 use std::net::IpAddr;
-use std::ops::Range;
-use std::sync::Arc;
 
 use adit_aead::{OpenJob, TAG_LEN};
 use adit_proto::wire::{self, DataHeader, DatagramKind};
-use adit_proto::{Endpoint, Peer, Session};
 use arrayvec::ArrayVec;
 
 use super::clock::Now;
 use super::device::Device;
 use super::inbox::{Arrived, Inbox, Opened, OpenedPacket};
 use super::outbox::Outbox;
+use super::scratch::{DataPacket, OpenScratch, Run, State};
 
 /// Datagrams that are opened in one call: more than any AEAD kernel has lanes.
 const MAX_JOBS: usize = 256;
-
-/// Buffers that are used again.
-#[derive(Default)]
-pub(super) struct OpenScratch {
-    packets: Vec<DataPacket>,
-    runs: Vec<Run>,
-    /// Where messages of handshakes stand, and whence they came.
-    handshakes: Vec<(Endpoint, Range<usize>)>,
-}
-
-/// Datagrams of one session that came in a row from one address.
-struct Run {
-    peer: Arc<Peer>,
-    session: Arc<Session>,
-    from: Endpoint,
-    ecn: u8,
-    packets: Range<usize>,
-}
-
-/// One data message.
-struct DataPacket {
-    /// Where its ciphertext, then its plaintext, stands: with the tag.
-    text: Range<usize>,
-    counter: u64,
-    state: State,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum State {
-    /// The window knew its counter, so that nobody looked at its tag.
-    Replayed,
-    NotAuthentic,
-    Authentic,
-}
 
 impl Device {
     /// Opens the datagrams of an inbox where they stand, and hands out the packets that were in

@@ -20,7 +20,8 @@ use arrayvec::ArrayVec;
 use super::clock::Now;
 use super::device::Device;
 use super::outbox::Outbox;
-use super::packet::{AsPacket, Packet};
+use super::packet::{AsPacket, PacketRef};
+use super::scratch::UnsealedTrain;
 use crate::frame::Gso;
 
 /// Datagrams that are sealed in one call: more than any AEAD kernel has lanes.
@@ -30,20 +31,6 @@ const MAX_TRAIN: usize = 64;
 /// ChaCha20's block: what is written before sealing is a multiple of it where it can be.
 const BLOCK: usize = 64;
 
-/// A train that is not sealed yet.
-pub(super) struct Unsealed {
-    peer: Arc<Peer>,
-    session: Arc<Session>,
-    to: Endpoint,
-    ecn: u8,
-    start: usize,
-    len: usize,
-    stride: usize,
-    packets: usize,
-    /// Its first counter, once it is reserved.
-    first: Option<u64>,
-}
-
 /// How a plaintext is put together: its first bytes stand in the outbox, the rest in the packet.
 struct Plaintext<'a> {
     in_place: usize,
@@ -52,7 +39,7 @@ struct Plaintext<'a> {
 
 /// Trains that are sealed in one call. They stand in the outbox one behind the other.
 struct Batch<'a> {
-    trains: Vec<Unsealed>,
+    trains: Vec<UnsealedTrain>,
     plaintexts: ArrayVec<Plaintext<'a>, MAX_JOBS>,
 }
 
@@ -72,7 +59,7 @@ impl Device {
     /// A packet to a peer without a session waits in the device, and a handshake begins: at most
     /// 128 packets or GSO packets and 1 MiB for a peer, and 4 MiB for all; the oldest are dropped
     /// first. They leave in their order once there is a session, by whichever call this is known.
-    /// Packets that cannot be sent are dropped, and counted in [`Stats`](super::Stats).
+    /// Packets that cannot be sent are dropped, and counted in [`DeviceStats`](super::DeviceStats).
     ///
     /// Returns how many of the packets were taken. The others did not fit the outbox: send what is
     /// in it, and call again with them.
@@ -110,7 +97,7 @@ impl Device {
         &mut self,
         now: Now,
         routes: &AllowedIps<Arc<Peer>>,
-        packet: Packet<'a>,
+        packet: PacketRef<'a>,
         batch: &mut Batch<'a>,
         outbox: &mut Outbox,
     ) -> bool {
@@ -146,7 +133,7 @@ impl Device {
     }
 
     /// Keeps a packet until the peer has a session, and asks for one.
-    fn wait(&mut self, now: Now, peer: &Arc<Peer>, packet: Packet<'_>, packets: u64) {
+    fn wait(&mut self, now: Now, peer: &Arc<Peer>, packet: PacketRef<'_>, packets: u64) {
         if peer.endpoint().is_none() {
             // No endpoint, no handshake. The peer's own first packet may bring both, and the packet
             // would be old by then.
@@ -295,7 +282,7 @@ impl Device {
 
 impl<'a> Batch<'a> {
     /// The buffer of trains, for the next batch.
-    fn into_trains(self) -> Vec<Unsealed> {
+    fn into_trains(self) -> Vec<UnsealedTrain> {
         self.trains
     }
 
@@ -329,7 +316,7 @@ impl<'a> Batch<'a> {
             train.packets += 1;
             return;
         }
-        self.trains.push(Unsealed {
+        self.trains.push(UnsealedTrain {
             peer: Arc::clone(peer),
             session: Arc::clone(session),
             to,
@@ -343,7 +330,7 @@ impl<'a> Batch<'a> {
     }
 }
 
-impl Unsealed {
+impl UnsealedTrain {
     /// Whether a datagram of this length may be its next.
     fn takes(&self, session: &Arc<Session>, ecn: u8, len: usize) -> bool {
         Arc::ptr_eq(&self.session, session)
@@ -356,7 +343,7 @@ impl Unsealed {
 }
 
 /// Checks a packet.
-fn parse(packet: Packet<'_>) -> Result<Frame<'_>, Malformed> {
+fn parse(packet: PacketRef<'_>) -> Result<Frame<'_>, Malformed> {
     let header = VnetHdr::parse(&Gso::header(packet.gso));
     Frame::with_header(header, packet.bytes)
 }

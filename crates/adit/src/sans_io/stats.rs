@@ -8,7 +8,7 @@
 /// - `datagrams` = `opened_packets` + `keepalives` + `handshake_messages` + all of `unopened`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Stats {
+pub struct DeviceStats {
     /// Packets that were taken to be sealed; each that a GSO packet is cut to counts.
     pub packets: u64,
     /// Of these, those that were sealed.

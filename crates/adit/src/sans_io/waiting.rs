@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 
 use zeroize::Zeroizing;
 
-use super::packet::Packet;
+use super::packet::PacketRef;
 use crate::frame::Gso;
 
 /// Packets, or GSO packets, that wait for one peer. The oldest goes first: what a user wants by now
@@ -40,8 +40,8 @@ struct Kept {
 }
 
 impl Queue {
-    pub(super) fn packets(&self) -> impl Iterator<Item = Packet<'_>> {
-        self.kept.iter().map(|kept| Packet {
+    pub(super) fn packets(&self) -> impl Iterator<Item = PacketRef<'_>> {
+        self.kept.iter().map(|kept| PacketRef {
             bytes: &kept.bytes,
             gso: kept.gso,
         })
@@ -78,7 +78,7 @@ impl Waiting {
     /// Adds a packet that is cut to so many. Returns how many packets were dropped for it: of this
     /// peer's if it has too many, of the longest queue if all have: a peer that cannot be reached
     /// takes no room from those that can.
-    pub(super) fn push(&mut self, peer: u32, packet: Packet<'_>, packets: u64) -> u64 {
+    pub(super) fn push(&mut self, peer: u32, packet: PacketRef<'_>, packets: u64) -> u64 {
         let len = packet.bytes.len();
         let mut dropped = 0;
         while let Some(queue) = self.queues.get(&peer)

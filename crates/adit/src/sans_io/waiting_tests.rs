@@ -1,7 +1,7 @@
 use super::*;
 
 fn push(waiting: &mut Waiting, peer: u32, len: usize) -> u64 {
-    waiting.push(peer, Packet::new(&vec![7; len]), 1)
+    waiting.push(peer, PacketRef::new(&vec![7; len]), 1)
 }
 
 #[test]

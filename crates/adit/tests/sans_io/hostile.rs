@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use adit::sans_io::{Device, Inbox, Now, Outbox, Packet};
+use adit::sans_io::{Device, Inbox, Now, Outbox, PacketRef};
 use adit::{Event, Gso, GsoKind};
 use adit_proto::{NotSealed, Output, Tai64N, Time};
 use proptest::prelude::*;
@@ -340,12 +340,12 @@ proptest! {
         let mut pair = Pair::up();
         let (packet, gso) = packets::gso(GsoKind::Tcp4, 1, 2, 1380);
         // 1. Packets of any bytes, and a real one that is cut as nobody should.
-        let mut sent: Vec<Packet<'_>> = strays
+        let mut sent: Vec<PacketRef<'_>> = strays
             .iter()
-            .map(|(bytes, gso)| Packet { bytes, gso: *gso })
+            .map(|(bytes, gso)| PacketRef { bytes, gso: *gso })
             .collect();
-        sent.push(Packet::with_gso(&packet, gso));
-        sent.extend(strays.iter().map(|(_, gso)| Packet { bytes: &packet, gso: *gso }));
+        sent.push(PacketRef::with_gso(&packet, gso));
+        sent.extend(strays.iter().map(|(_, gso)| PacketRef { bytes: &packet, gso: *gso }));
         let now = pair.now();
         let host = &mut pair.hosts[A];
         let mut taken = 0;

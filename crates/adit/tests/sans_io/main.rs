@@ -7,7 +7,7 @@ mod udp;
 
 use std::time::Duration;
 
-use adit::sans_io::Packet;
+use adit::sans_io::PacketRef;
 use adit::{Change, ConfigError, Event, GsoKind};
 use packets::{bytes, headers, is_right, payload, tcp, udp};
 use pair::{A, B, Pair, addr, key, peer, secs};
@@ -48,7 +48,7 @@ fn gso_packets_of_64_kb_are_cut_and_merged_again() {
         (GsoKind::Udp, 1000),
     ] {
         let (packet, gso) = packets::gso(kind, 1, 2, segment);
-        pair.seal(A, &[Packet::with_gso(&packet, gso)]);
+        pair.seal(A, &[PacketRef::with_gso(&packet, gso)]);
         let now = pair.now();
         let [a, b] = &mut pair.hosts;
         for datagram in a.sends() {
@@ -85,7 +85,7 @@ fn gso_packets_of_64_kb_are_cut_and_merged_again() {
 fn trains_that_the_system_merged_are_opened() {
     let mut pair = Pair::up();
     let (packet, gso) = packets::gso(GsoKind::Tcp4, 1, 2, 1380);
-    pair.seal(A, &[Packet::with_gso(&packet, gso)]);
+    pair.seal(A, &[PacketRef::with_gso(&packet, gso)]);
     let now = pair.now();
     let [a, b] = &mut pair.hosts;
     let mut trains = 0;
@@ -152,7 +152,7 @@ fn what_waits_is_bounded_and_dropped_with_the_handshake() {
     assert!(pair.events(A).iter().any(given_up));
     // A GSO packet counts as what it is cut to.
     let (packet, gso) = packets::gso(GsoKind::Tcp4, 1, 2, 1380);
-    pair.seal(A, &[Packet::with_gso(&packet, gso)]);
+    pair.seal(A, &[PacketRef::with_gso(&packet, gso)]);
     assert_eq!(pair.hosts[A].device.stats().waiting_packets, 48);
     let change = Change::new().remove(key(1).public_key());
     let now = pair.now();
@@ -165,7 +165,7 @@ fn what_waits_is_bounded_and_dropped_with_the_handshake() {
 fn an_outbox_that_is_full_loses_nothing() {
     let mut pair = Pair::up();
     let (packet, gso) = packets::gso(GsoKind::Tcp4, 1, 2, 1380);
-    let packets = vec![Packet::with_gso(&packet, gso); 40];
+    let packets = vec![PacketRef::with_gso(&packet, gso); 40];
     let (mut sealed, mut calls) = (0, 0);
     while sealed < packets.len() {
         let now = pair.now();
@@ -198,7 +198,7 @@ fn what_waits_and_does_not_fit_the_outbox_leaves_later() {
     pair.hosts[A].outbox = adit::sans_io::Outbox::with_capacity(0);
     let (packet, gso) = packets::gso(GsoKind::Tcp4, 1, 2, 1380);
     let now = pair.now();
-    let sent = vec![Packet::with_gso(&packet, gso); 12];
+    let sent = vec![PacketRef::with_gso(&packet, gso); 12];
     pair.seal(A, &sent);
     let [a, b] = &mut pair.hosts;
     a.device.handle_timeout(now, &mut a.outbox);

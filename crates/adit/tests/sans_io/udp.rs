@@ -3,7 +3,7 @@
 use std::net::UdpSocket;
 use std::time::Duration;
 
-use adit::sans_io::{Clock, Device, Inbox, Outbox, Packet};
+use adit::sans_io::{Clock, Device, Inbox, Outbox, PacketRef};
 use adit::{Config, std_udp};
 
 use crate::packets;
@@ -34,7 +34,11 @@ fn datagrams_pass_through_sockets() {
         let (device, _) = &mut hosts[0];
         // A few at a time, so that the socket's buffer takes them.
         if got == sent * 64_000 {
-            let taken = device.seal(clock.now(), &[Packet::with_gso(&packet, gso)], &mut outbox);
+            let taken = device.seal(
+                clock.now(),
+                &[PacketRef::with_gso(&packet, gso)],
+                &mut outbox,
+            );
             sent += taken;
         }
         for (device, socket) in &mut hosts {

@@ -5,7 +5,7 @@
 //! packet at hand, and of the three that most often follow it.
 
 use super::avx2;
-use super::keystream::{Ahead, Blocks, LONGEST};
+use super::keystream::{Ahead, KeystreamBlocks, LONGEST};
 use super::scalar::Poly;
 use crate::kernels::batch::differs;
 use crate::{Key, TAG_LEN};
@@ -15,7 +15,7 @@ fn with_blocks(
     key: &Key,
     counter: u64,
     text: &mut [u8],
-    work: impl FnOnce(&Blocks, &mut [u8], &mut [u8; TAG_LEN]) -> bool,
+    work: impl FnOnce(&KeystreamBlocks, &mut [u8], &mut [u8; TAG_LEN]) -> bool,
 ) -> Option<bool> {
     let (text, tag) = text.split_last_chunk_mut()?;
     if text.len() > LONGEST {
@@ -38,7 +38,7 @@ pub(super) fn seal(key: &Key, counter: u64, out: &mut [u8]) -> bool {
     with_blocks(key, counter, out, seal_with).is_some()
 }
 
-fn seal_with(blocks: &Blocks, text: &mut [u8], tag: &mut [u8; TAG_LEN]) -> bool {
+fn seal_with(blocks: &KeystreamBlocks, text: &mut [u8], tag: &mut [u8; TAG_LEN]) -> bool {
     xor(text, blocks);
     *tag = self::tag(blocks, text);
     true
@@ -51,7 +51,7 @@ pub(super) fn open(key: &Key, counter: u64, text: &mut [u8]) -> Option<bool> {
 
 /// Not inlined, so that the check of constant time knows the only branch by this name.
 #[inline(never)]
-fn open_with(blocks: &Blocks, text: &mut [u8], tag: &mut [u8; TAG_LEN]) -> bool {
+fn open_with(blocks: &KeystreamBlocks, text: &mut [u8], tag: &mut [u8; TAG_LEN]) -> bool {
     let authentic = !differs(&self::tag(blocks, text), tag);
     if authentic {
         xor(text, blocks);
@@ -59,12 +59,12 @@ fn open_with(blocks: &Blocks, text: &mut [u8], tag: &mut [u8; TAG_LEN]) -> bool 
     authentic
 }
 
-fn tag(blocks: &Blocks, text: &[u8]) -> [u8; TAG_LEN] {
+fn tag(blocks: &KeystreamBlocks, text: &[u8]) -> [u8; TAG_LEN] {
     let key = blocks.first_chunk().expect("a block is longer");
     Poly::new(key).tag(&[], text)
 }
 
-fn xor(text: &mut [u8], blocks: &Blocks) {
+fn xor(text: &mut [u8], blocks: &KeystreamBlocks) {
     let stream = &blocks[LONGEST..];
     let (chunks, rest) = text.as_chunks_mut::<16>();
     for (chunk, stream) in chunks.iter_mut().zip(stream.as_chunks().0) {

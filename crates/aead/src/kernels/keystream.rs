@@ -9,14 +9,14 @@ pub(super) const LONGEST: usize = 64;
 
 /// The first two blocks of a counter: the first 32 bytes are the Poly1305 key, those from
 /// [`LONGEST`] on are for the text.
-pub(super) type Blocks = [u8; 2 * LONGEST];
+pub(super) type KeystreamBlocks = [u8; 2 * LONGEST];
 
-/// Blocks of some counters, zeroized when they were used or are dropped.
+/// KeystreamBlocks of some counters, zeroized when they were used or are dropped.
 pub(crate) struct Ahead {
     first: u64,
     /// Which of them have not been used: bit n is that of counter `first + n`.
     left: u8,
-    blocks: [Blocks; COUNTERS],
+    blocks: [KeystreamBlocks; COUNTERS],
 }
 
 impl Ahead {
@@ -33,7 +33,7 @@ impl Ahead {
     pub(super) fn find(
         &mut self,
         counter: u64,
-        make: impl FnOnce(u64, &mut [Blocks; COUNTERS]),
+        make: impl FnOnce(u64, &mut [KeystreamBlocks; COUNTERS]),
     ) -> usize {
         let there = counter.checked_sub(self.first);
         if let Some(n) = there.and_then(|n| usize::try_from(n).ok())
@@ -48,7 +48,7 @@ impl Ahead {
         0
     }
 
-    pub(super) fn blocks(&self, n: usize) -> &Blocks {
+    pub(super) fn blocks(&self, n: usize) -> &KeystreamBlocks {
         &self.blocks[n]
     }
 

@@ -65,6 +65,9 @@ enum Choice {
     Library,
 }
 
+/// The one in use, once it was chosen.
+static ACTIVE: OnceLock<Kernel> = OnceLock::new();
+
 impl Kernel {
     /// All that this processor can run, the fastest first. `avx2` leaves batches that are too small
     /// to what does them faster, the library.
@@ -95,23 +98,23 @@ impl Kernel {
         }
     }
 
-    /// The one in use: what `ADIT_AEAD` names if this processor can run it, or else the fastest.
+    /// The one in use: what [`prefer`](crate::prefer) named first, or else the fastest.
     #[expect(
         clippy::missing_panics_doc,
         reason = "the portable kernel runs on every processor"
     )]
     pub fn active() -> Self {
-        static ACTIVE: OnceLock<Kernel> = OnceLock::new();
-        *ACTIVE.get_or_init(|| {
-            let wanted = std::env::var("ADIT_AEAD").unwrap_or_default();
-            Self::available()
-                .find(|kernel| kernel.name() == wanted)
-                .or_else(|| Self::available().next())
-                .expect("some run everywhere")
-        })
+        *ACTIVE.get_or_init(|| Self::available().next().expect("some run everywhere"))
     }
 
-    /// The name that `ADIT_AEAD` knows.
+    /// See [`prefer`](crate::prefer).
+    pub(crate) fn prefer(name: &str) {
+        if let Some(kernel) = Self::available().find(|kernel| kernel.name() == name) {
+            let _ = ACTIVE.set(kernel);
+        }
+    }
+
+    /// The name that [`prefer`](crate::prefer) knows.
     pub fn name(self) -> &'static str {
         match self.choice {
             #[cfg(target_arch = "x86_64")]

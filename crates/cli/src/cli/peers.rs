@@ -76,7 +76,7 @@ pub(crate) enum PeerCommand {
 
 /// A peer of a file and its interface.
 #[derive(Args)]
-pub(crate) struct NamedPeer {
+pub(crate) struct ConfPeerArgs {
     #[command(flatten)]
     pub(crate) conf: ConfArgs,
     /// The peer's name, its public key or a beginning of it that no other has, or an address of it
@@ -88,7 +88,7 @@ pub(crate) struct NamedPeer {
 #[derive(Args)]
 pub(crate) struct PeerArgs {
     #[command(flatten)]
-    pub(crate) of: NamedPeer,
+    pub(crate) of: ConfPeerArgs,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
 }
@@ -124,7 +124,7 @@ pub(crate) struct ExpireArgs {
 #[derive(Args)]
 pub(crate) struct RekeyArgs {
     #[command(flatten)]
-    pub(crate) of: NamedPeer,
+    pub(crate) of: ConfPeerArgs,
     #[command(flatten)]
     pub(crate) device: DeviceArgs,
 }
@@ -141,7 +141,7 @@ pub(crate) struct RenameArgs {
 #[derive(Args)]
 pub(crate) struct ShowPeerArgs {
     #[command(flatten)]
-    pub(crate) of: NamedPeer,
+    pub(crate) of: ConfPeerArgs,
     /// Print JSON, as `adit peers --json` does of all
     #[arg(long)]
     pub(crate) json: bool,

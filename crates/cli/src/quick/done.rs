@@ -7,7 +7,7 @@ use crate::cli::OutputArgs;
 use crate::failure::{Result, say};
 
 #[derive(Serialize)]
-struct Done<'a> {
+struct DoneJson<'a> {
     schema: u32,
     interface: &'a str,
     done: &'a str,
@@ -17,7 +17,7 @@ struct Done<'a> {
 pub(super) fn say(said: OutputArgs, interface: &str, done: &str, line: &str) -> Result<()> {
     match said {
         OutputArgs { quiet: true, .. } => Ok(()),
-        OutputArgs { json: true, .. } => print_json(&Done {
+        OutputArgs { json: true, .. } => print_json(&DoneJson {
             schema: SCHEMA,
             interface,
             done,

@@ -26,7 +26,7 @@ use rustix::time::{
 };
 
 use crate::control::remember::Remember;
-use crate::host::platform::{Platform, Remembered, TunDrops};
+use crate::host::platform::{Platform, RememberedPeers, TunDrops};
 use crate::shared::common::{Common, EndGuard};
 use crate::shared::error::CommandError;
 use crate::shared::mailbox::{AllowanceChange, ControlCommand, GivenAllowance, SetAnswer};
@@ -110,7 +110,7 @@ impl<H: Platform> InterfaceControl<H> {
         common: Arc<Common<H::Socket>>,
     ) -> io::Result<Self> {
         device.went_down();
-        let Remembered { endpoints, used } = platform.remembered();
+        let RememberedPeers { endpoints, used } = platform.remembered();
         device.remember(endpoints);
         device.remember_used(used.iter().copied());
         let mut control = Self::of(device, platform, common, &InterfaceState::default())?;

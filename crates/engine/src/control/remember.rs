@@ -5,7 +5,7 @@ use std::time::Duration;
 use adit_proto::config::PublicKey;
 use adit_proto::{Device, Time};
 
-use crate::host::platform::{Platform, Remembered};
+use crate::host::platform::{Platform, RememberedPeers};
 
 /// How often it is kept, at most.
 const REMEMBER: Duration = Duration::from_secs(1);
@@ -58,7 +58,7 @@ impl Remember {
             let endpoints = device.active_endpoints();
             self.lines = u32::try_from(endpoints.len() + used.len()).unwrap_or(u32::MAX);
             (self.at, self.last) = (None, now);
-            if !platform.remember(&Remembered { endpoints, used }) {
+            if !platform.remember(&RememberedPeers { endpoints, used }) {
                 self.at = Some(now + REMEMBER_AGAIN);
                 return;
             }

@@ -24,7 +24,9 @@ use rustix::time::{
 };
 
 use crate::control::memory;
-use crate::host::platform::{EventSource, PathMtu, Platform, PlatformEvent, Remembered, TunDrops};
+use crate::host::platform::{
+    EventSource, PathMtu, Platform, PlatformEvent, RememberedPeers, TunDrops,
+};
 use crate::host::remembered;
 use crate::host::watch::{Changes, Subscription, Topic, Watches};
 use crate::outbound::train;
@@ -408,12 +410,12 @@ impl Platform for LinuxPlatform {
         }
     }
 
-    fn remembered(&mut self) -> Remembered {
+    fn remembered(&mut self) -> RememberedPeers {
         let path = self.settings.peers_file.as_deref();
         path.map(remembered::load).unwrap_or_default()
     }
 
-    fn remember(&self, remembered: &Remembered) -> bool {
+    fn remember(&self, remembered: &RememberedPeers) -> bool {
         let Some(path) = &self.settings.peers_file else {
             return true;
         };

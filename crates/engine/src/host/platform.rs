@@ -106,12 +106,12 @@ pub trait Platform: Send + 'static {
     }
 
     /// What the process before this one left; it is asked once.
-    fn remembered(&mut self) -> Remembered {
-        Remembered::default()
+    fn remembered(&mut self) -> RememberedPeers {
+        RememberedPeers::default()
     }
 
     /// Keeps something for the next process, should this one be killed. False if that failed.
-    fn remember(&self, _remembered: &Remembered) -> bool {
+    fn remember(&self, _remembered: &RememberedPeers) -> bool {
         true
     }
 
@@ -149,7 +149,7 @@ pub trait EventSource: Send + Sync {
 
 /// What a process leaves to the next one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Remembered {
+pub struct RememberedPeers {
     /// Where peers are that have a session.
     pub endpoints: Vec<(PublicKey, SocketAddr)>,
     /// Bytes that peers have used of their quotas.

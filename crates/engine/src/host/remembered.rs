@@ -11,7 +11,7 @@ use adit_io::helper::files;
 use adit_proto::config::PublicKey;
 use adit_proto::limits::{MAX_QUOTAS_REMEMBERED, MAX_REMEMBERED};
 
-use crate::host::platform::Remembered;
+use crate::host::platform::RememberedPeers;
 
 /// Of an endpoint: 64 digits, a blank, an IPv6 address with its scope and port, a line feed.
 const ENDPOINT_LINE: usize = 128;
@@ -23,8 +23,8 @@ const USED: &str = "used ";
 
 /// Reads the file; nothing if there is none, or one that no process of ours left. Lines that say nothing
 /// are passed over.
-pub(crate) fn load(path: &Path) -> Remembered {
-    let mut remembered = Remembered::default();
+pub(crate) fn load(path: &Path) -> RememberedPeers {
+    let mut remembered = RememberedPeers::default();
     let mut text = Vec::new();
     let file = split(path).and_then(|(dir, name)| files::recall(dir, name));
     // A byte more says that it is longer.
@@ -47,8 +47,8 @@ pub(crate) fn load(path: &Path) -> Remembered {
 }
 
 /// Puts a new file in the place of the last one. Only its owner can read where peers are.
-pub(crate) fn store(path: &Path, remembered: &Remembered) -> io::Result<()> {
-    let Remembered { endpoints, used } = remembered;
+pub(crate) fn store(path: &Path, remembered: &RememberedPeers) -> io::Result<()> {
+    let RememberedPeers { endpoints, used } = remembered;
     let mut text = String::with_capacity(endpoints.len() * 96 + used.len() * USED_LINE);
     let mut put = |key: &PublicKey, value: std::fmt::Arguments<'_>| {
         let mut digits = [0; 64];
@@ -70,9 +70,9 @@ pub(crate) fn store(path: &Path, remembered: &Remembered) -> io::Result<()> {
 
 /// The process ends: keeps what is used, and removes the file if nothing is.
 pub(crate) fn leave(path: &Path, used: Vec<(PublicKey, u64)>) -> io::Result<()> {
-    let remembered = Remembered {
+    let remembered = RememberedPeers {
         used,
-        ..Remembered::default()
+        ..RememberedPeers::default()
     };
     match remembered.used.is_empty() {
         true => split(path).and_then(|(dir, name)| files::forget(dir, name)),
@@ -151,14 +151,14 @@ mod tests {
         (dir, path)
     }
 
-    fn some() -> Remembered {
+    fn some() -> RememberedPeers {
         let endpoints = [
             (7, "192.0.2.1:51820"),
             (255, "[2001:db8::1]:1"),
             (1, "[fe80::1%3]:2"),
         ];
         let used = [(7, 0), (9, u64::MAX)];
-        Remembered {
+        RememberedPeers {
             endpoints: endpoints
                 .map(|(n, addr)| (PublicKey([n; 32]), addr.parse().expect("an address")))
                 .to_vec(),
@@ -169,11 +169,11 @@ mod tests {
     #[test]
     fn what_is_stored_is_loaded_and_garbage_is_passed_over() {
         let (dir, path) = folder("remembered");
-        assert_eq!(load(&path), Remembered::default());
+        assert_eq!(load(&path), RememberedPeers::default());
         let all = some();
         // What a process that was killed left.
         std::fs::write(dir.join("wg0.new"), "half").expect("written");
-        store(&path, &Remembered::default()).expect("stored");
+        store(&path, &RememberedPeers::default()).expect("stored");
         store(&path, &all).expect("stored again");
         assert_eq!(load(&path), all);
         let mode = std::fs::metadata(&path)
@@ -199,7 +199,7 @@ mod tests {
         // One that is too long says nothing.
         let long = [good, vec![b'\n'; MAX_FILE]].concat();
         std::fs::write(&path, long).expect("written");
-        assert_eq!(load(&path), Remembered::default());
+        assert_eq!(load(&path), RememberedPeers::default());
         std::fs::remove_dir_all(&dir).expect("removed");
     }
 
@@ -222,7 +222,7 @@ mod tests {
         assert!(!path.exists());
         store(
             &path,
-            &Remembered {
+            &RememberedPeers {
                 used: Vec::new(),
                 ..all
             },
@@ -244,7 +244,7 @@ mod tests {
         };
         let addr = "[ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff%4294967295]:65535";
         let addr: std::net::SocketAddr = addr.parse().expect("an address");
-        let all = Remembered {
+        let all = RememberedPeers {
             endpoints: (0..MAX_REMEMBERED).map(|n| (key(n), addr)).collect(),
             used: (0..MAX_QUOTAS_REMEMBERED)
                 .map(|n| (key(n), u64::MAX))

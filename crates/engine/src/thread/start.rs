@@ -3,7 +3,7 @@
 #[cfg(feature = "host")]
 pub(crate) use adit_sandbox::{Role, confine, start};
 #[cfg(not(feature = "host"))]
-pub(crate) use without::{Role, confine, start};
+pub(crate) use without::{RoleWithout as Role, confine, start};
 
 /// Without a sandbox.
 #[cfg(not(feature = "host"))]
@@ -12,13 +12,13 @@ mod without {
     use std::thread::{Builder, JoinHandle};
 
     /// What a thread does.
-    pub(crate) enum Role {
+    pub(crate) enum RoleWithout {
         Packets,
         Control,
     }
 
     /// Limits nothing.
-    pub(crate) fn confine(_role: Role) -> io::Result<()> {
+    pub(crate) fn confine(_role: RoleWithout) -> io::Result<()> {
         Ok(())
     }
 

@@ -61,5 +61,27 @@ pub(crate) fn context(error: io::Error, what: impl fmt::Display) -> io::Error {
     io::Error::new(error.kind(), format!("{what}: {error}"))
 }
 
+/// `error` of an attempt to have the device `name`, with what to do.
+pub(crate) fn explain_attach(error: io::Error, name: &str) -> io::Error {
+    match Errno::from_io_error(&error) {
+        Some(Errno::BUSY) => context(error, format!("{name} is in use by another process")),
+        Some(Errno::PERM) => context(
+            error,
+            format!(
+                "no right to make the interface {name}: run as root or with CAP_NET_ADMIN (a container may need \
+                 --cap-add NET_ADMIN)"
+            ),
+        ),
+        Some(Errno::EXIST) => context(error, format!("the name {name} is taken")),
+        Some(Errno::INVAL) => context(
+            error,
+            format!(
+                "{name} cannot be the name of a TUN device, or is taken by an interface of another kind"
+            ),
+        ),
+        _ => context(error, format!("making the TUN device {name}")),
+    }
+}
+
 /// `IFF_TUN_EXCL`: the device must not exist.
 const IFF_TUN_EXCL: libc::c_int = 0x8000;

@@ -7,7 +7,7 @@
 //! compare → XOR.
 
 use super::super::job::Job;
-use super::super::keystream::{Blocks, COUNTERS};
+use super::super::keystream::{COUNTERS, KeystreamBlocks};
 use super::super::scalar::{CONSTANTS, Poly, absorb, words};
 use super::chacha::transpose_words;
 use crate::TAG_LEN;
@@ -45,7 +45,7 @@ fn zeroize(keystream: &mut MaybeUninit<Keystream>) {
 
 /// What the rounds read and write besides registers.
 #[repr(C, align(64))]
-struct Memory {
+struct PacketMemory {
     /// The bytes of words rotated left by 16 and by 8.
     rotations: [V; 2],
     /// The two rows that are not in registers, and the two that are, in turns.
@@ -58,7 +58,7 @@ struct Memory {
 /// that rotates by whole bytes.
 macro_rules! quarter_rounds {
     ($memory:ident; $a0:ident $b0:ident $c0:ident $d0:ident; $a1:ident $b1:ident $c1:ident $d1:ident) => {
-        // SAFETY: this reads the rotations of `Memory`, and writes registers that the compiler
+        // SAFETY: this reads the rotations of `PacketMemory`, and writes registers that the compiler
         // knows of.
         asm!(
             "vpaddd {a0}, {a0}, {b0}",
@@ -105,7 +105,7 @@ macro_rules! quarter_rounds {
 /// Puts the two rows at hand into memory at `$to`, and takes those at `$from`.
 macro_rules! exchange {
     ($memory:ident; $c0:ident $c1:ident; $to:literal $from:literal) => {
-        // SAFETY: this reads and writes the rows of `Memory`.
+        // SAFETY: this reads and writes the rows of `PacketMemory`.
         asm!(
             "vmovdqa [{m} + 64 + 32 * {TO}], {c0}",
             "vmovdqa [{m} + 96 + 32 * {TO}], {c1}",
@@ -118,7 +118,7 @@ macro_rules! exchange {
     };
 }
 
-impl Memory {
+impl PacketMemory {
     /// Of the first eight blocks of a packet.
     #[inline]
     #[target_feature(enable = "avx2,bmi2")]
@@ -240,7 +240,7 @@ impl Memory {
     }
 }
 
-impl Drop for Memory {
+impl Drop for PacketMemory {
     /// Zeroizes what is secret: the key, and rows of states.
     fn drop(&mut self) {
         // SAFETY: this module is entered only if AVX2 is available.
@@ -270,7 +270,7 @@ fn xor(text: &mut [u8], keystream: &[u8]) {
 
 /// Makes the first two blocks of each counter from `first` on.
 #[target_feature(enable = "avx2,bmi2")]
-pub(super) fn blocks_ahead(key: &[u8; 32], first: u64, to: &mut [Blocks; COUNTERS]) {
+pub(super) fn blocks_ahead(key: &[u8; 32], first: u64, to: &mut [KeystreamBlocks; COUNTERS]) {
     let counters: [u64; COUNTERS] = core::array::from_fn(|n| first.wrapping_add(n as u64));
     let word = |n: usize| {
         let [a, b, c, d] = counters.map(|counter| {
@@ -279,7 +279,7 @@ pub(super) fn blocks_ahead(key: &[u8; 32], first: u64, to: &mut [Blocks; COUNTER
         });
         _mm256_setr_epi32(a, a, b, b, c, c, d, d)
     };
-    let mut memory = Memory::new(key, [0; 3]);
+    let mut memory = PacketMemory::new(key, [0; 3]);
     memory.start[12] = _mm256_setr_epi32(0, 1, 0, 1, 0, 1, 0, 1);
     [memory.start[14], memory.start[15]] = [word(0), word(1)];
     let mut place = MaybeUninit::uninit();
@@ -294,7 +294,7 @@ pub(super) fn blocks_ahead(key: &[u8; 32], first: u64, to: &mut [Blocks; COUNTER
 #[target_feature(enable = "avx2,bmi2")]
 pub(super) fn seal(job: &mut Job<'_>) {
     let len = job.gather();
-    let mut memory = Memory::new(job.key.bytes(), job.nonce_words());
+    let mut memory = PacketMemory::new(job.key.bytes(), job.nonce_words());
     let (text, tag) = job.out.split_at_mut(len);
     let mut place = MaybeUninit::uninit();
     let keystream = memory.run(&mut place, &mut Poly::new(&[0; 32]), &[]).0;
@@ -327,7 +327,7 @@ pub(super) fn open(job: &mut Job<'_>) -> bool {
     };
     let len = text.len();
     let runs = (64 + len).div_ceil(RUN);
-    let mut memory = Memory::new(job.key.bytes(), job.nonce_words());
+    let mut memory = PacketMemory::new(job.key.bytes(), job.nonce_words());
     let mut places = [const { MaybeUninit::uninit() }; RUNS];
     let mut keystreams: [&Keystream; RUNS] = [&Keystream([0; RUN]); RUNS];
     let [first, rest @ ..] = &mut places[..runs] else {

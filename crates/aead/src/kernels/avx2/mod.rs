@@ -5,7 +5,7 @@ mod alone;
 mod chacha;
 mod feed;
 
-use super::keystream::{Blocks, COUNTERS};
+use super::keystream::{COUNTERS, KeystreamBlocks};
 use super::lanes::{Lanes, Text};
 use crate::kernels::avx2::feed::SLOTS;
 use crate::kernels::batch::differs;
@@ -56,7 +56,7 @@ fn few_and_short(mut lens: impl ExactSizeIterator<Item = usize>) -> bool {
 }
 
 /// Makes the first two blocks of each counter from `first` on.
-pub(super) fn blocks_ahead(key: &[u8; 32], first: u64, to: &mut [Blocks; COUNTERS]) {
+pub(super) fn blocks_ahead(key: &[u8; 32], first: u64, to: &mut [KeystreamBlocks; COUNTERS]) {
     // SAFETY: only AVX-512 and this kernel make blocks ahead, and both are there only if this is
     // `available`.
     unsafe { alone::blocks_ahead(key, first, to) };
