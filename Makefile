@@ -3,7 +3,7 @@
 # More tests at once than cores: many of them wait, for timers of the protocol or for an emulated machine.
 TEST_THREADS ?= 6
 
-.PHONY: build install uninstall deb static test about quick unit loom e2e setup peers guest root lint portable packaging sbom ci
+.PHONY: build install uninstall deb static test about quick unit loom e2e setup peers guest root lint portable package packaging sbom ci
 
 # Where `make install` puts things. A package has PREFIX=/usr and a DESTDIR.
 PREFIX ?= /usr/local
@@ -121,6 +121,9 @@ guest: setup
 	scripts/guest
 	scripts/guest --newer
 
+# The crates that are published: the library, and what it is built of.
+PUBLIC = $(addprefix -p ,adit adit-proto adit-aead adit-offload adit-io adit-engine adit-netlink adit-sandbox)
+
 lint:
 	cargo fmt --all --check
 	cargo fmt --manifest-path bench/Cargo.toml --check
@@ -128,12 +131,18 @@ lint:
 	cargo clippy --manifest-path bench/Cargo.toml --all-targets --locked -- -D warnings
 	scripts/budgets
 	cargo run --quiet --locked -p adit-supply -- check
+	cargo package $(PUBLIC) --no-verify --allow-dirty --locked --quiet
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items --locked --quiet
 	RUSTDOCFLAGS="-D warnings" cargo doc --manifest-path bench/Cargo.toml --no-deps --document-private-items --locked --quiet
 
 # Whether the library without I/O compiles for systems that are not here: nothing is linked or run.
 portable:
 	scripts/portable
+
+# The crates as they would be published, each built from its package and those of the others, not from the repository.
+# `make lint` only makes the packages.
+package:
+	cargo package $(PUBLIC) --allow-dirty --locked
 
 # The manual pages, the package and what packaging/ has, each read by its own tool where that is installed.
 packaging: deb
