@@ -121,7 +121,8 @@ guest: setup
 	scripts/guest
 	scripts/guest --newer
 
-# The crates that are published: the library, and what it is built of.
+# The crates that are published: the library, and what it is built of. The library has the documentation
+# folder `adit`, so that of the program stands in target/program.
 PUBLIC = $(addprefix -p ,adit adit-proto adit-aead adit-offload adit-io adit-engine adit-netlink adit-sandbox)
 
 lint:
@@ -132,7 +133,9 @@ lint:
 	scripts/budgets
 	cargo run --quiet --locked -p adit-supply -- check
 	cargo package $(PUBLIC) --no-verify --allow-dirty --locked --quiet
+	for features in --no-default-features --features=engine --features=linux; do RUSTDOCFLAGS="-D warnings" cargo doc -p adit $$features --no-deps --locked --quiet || exit; done
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items --locked --quiet
+	RUSTDOCFLAGS="-D warnings" CARGO_BUILD_BUILD_DIR=target cargo doc -p adit-cli --bin adit --target-dir target/program --no-deps --document-private-items --locked --quiet
 	RUSTDOCFLAGS="-D warnings" cargo doc --manifest-path bench/Cargo.toml --no-deps --document-private-items --locked --quiet
 
 # Whether the library without I/O compiles for systems that are not here: nothing is linked or run.
