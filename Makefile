@@ -132,6 +132,7 @@ lint:
 	cargo clippy --manifest-path bench/Cargo.toml --all-targets --locked -- -D warnings
 	scripts/budgets
 	cargo run --quiet --locked -p adit-supply -- check
+	cargo run --quiet --locked -p adit-supply -- api --check
 	cargo package $(PUBLIC) --no-verify --allow-dirty --locked --quiet
 	for features in --no-default-features --features=engine --features=linux; do RUSTDOCFLAGS="-D warnings" cargo doc -p adit $$features --no-deps --locked --quiet || exit; done
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items --locked --quiet

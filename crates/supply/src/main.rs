@@ -2,7 +2,9 @@
 //!
 //! - `adit-supply check`: licences and sources by deny.toml, docs/dependencies.md by both Cargo.lock, that the lab's
 //!   workspace is built as the product's, that no files of the product import each other and no two of its types
-//!   have one name, and that no file has more than 500 lines
+//!   have one name, that no file has more than 500 lines, and that the library is built of few packages
+//! - `adit-supply api`: the public API of the library, as rustdoc sees it; `--write` writes it to
+//!   crates/adit/api.txt, and `--check` compares it with that and with the rules for it
 //! - `adit-supply sbom`: the bill of materials of the program, as CycloneDX 1.5
 //!
 //! cargo-deny checks more, but compiles for longer than all of Adit; where it is installed,
@@ -10,6 +12,7 @@
 
 #![forbid(unsafe_code)]
 
+mod api;
 mod circles;
 mod lengths;
 mod licence;
@@ -19,12 +22,13 @@ mod policy;
 mod sbom;
 #[cfg(test)]
 mod tests;
+mod tree;
 mod types;
 mod workspaces;
 
 use std::process::ExitCode;
 
-use metadata::Metadata;
+use metadata::{Metadata, read};
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -35,9 +39,12 @@ fn main() -> ExitCode {
         .as_slice()
     {
         ["check"] => check(),
+        ["api"] => api::print(),
+        ["api", "--write"] => api::write(),
+        ["api", "--check"] => api::check(),
         ["sbom"] => Metadata::load_program("adit-cli")
             .map(|metadata| println!("{:#}", sbom::document(&metadata))),
-        _ => Err("usage: adit-supply check | sbom".into()),
+        _ => Err("usage: adit-supply check | api [--write | --check] | sbom".into()),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -69,6 +76,7 @@ fn check() -> Result<(), String> {
     wrong.extend(circles::mistakes(&metadata::root())?);
     wrong.extend(types::mistakes(&metadata::root())?);
     wrong.extend(lengths::mistakes(&metadata::root())?);
+    wrong.extend(tree::mistakes()?);
     if wrong.is_empty() {
         println!(
             "adit-supply: {} packages, licences, sources and page are right; no files import each other, no two types \
@@ -78,9 +86,4 @@ fn check() -> Result<(), String> {
         return Ok(());
     }
     Err(wrong.join("\n"))
-}
-
-/// A file of the repository.
-fn read(path: &str) -> Result<String, String> {
-    std::fs::read_to_string(metadata::root().join(path)).map_err(|error| format!("{path}: {error}"))
 }

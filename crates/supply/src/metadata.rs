@@ -7,7 +7,7 @@ use std::process::Command;
 use serde_json::Value;
 
 /// Where Adit is built for.
-const PLATFORM: &str = "x86_64-unknown-linux-gnu";
+pub(crate) const PLATFORM: &str = "x86_64-unknown-linux-gnu";
 
 pub(crate) struct Metadata {
     /// Those that Adit is built of, its own and the tests' included.
@@ -31,6 +31,36 @@ pub(crate) struct Package {
 /// The repository.
 pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// A file of the repository.
+pub(crate) fn read(path: &str) -> Result<String, String> {
+    std::fs::read_to_string(root().join(path)).map_err(|error| format!("{path}: {error}"))
+}
+
+/// The cargo that runs this.
+pub(crate) fn cargo() -> std::ffi::OsString {
+    std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
+}
+
+/// What cargo prints when it runs with these arguments in this folder of the repository.
+pub(crate) fn run_cargo(folder: &str, arguments: &[&str]) -> Result<Vec<u8>, String> {
+    let output = Command::new(cargo())
+        .args(arguments)
+        .current_dir(root().join(folder))
+        .output()
+        .map_err(|error| format!("cargo: {error}"))?;
+    if !output.status.success() {
+        return Err(String::from_utf8_lossy(&output.stderr).into_owned());
+    }
+    Ok(output.stdout)
+}
+
+/// What `cargo metadata` prints.
+pub(crate) fn ask(folder: &str, arguments: &[&str]) -> Result<Value, String> {
+    let asked = ["metadata", "--format-version", "1", "--locked"];
+    let said = run_cargo(folder, &[&asked, arguments].concat())?;
+    serde_json::from_slice(&said).map_err(|error| error.to_string())
 }
 
 fn text(value: &Value) -> String {
@@ -60,28 +90,10 @@ impl Metadata {
         Ok(Self::ask(".", &[])?.of(program))
     }
 
-    /// Asks cargo.
+    /// Asks cargo for what Adit's platform needs.
     fn ask(folder: &str, arguments: &[&str]) -> Result<Self, String> {
-        let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        cargo.args([
-            "metadata",
-            "--format-version",
-            "1",
-            "--locked",
-            "--filter-platform",
-            PLATFORM,
-        ]);
-        let output = cargo
-            .args(arguments)
-            .current_dir(root().join(folder))
-            .output()
-            .map_err(|error| format!("cargo: {error}"))?;
-        if !output.status.success() {
-            return Err(String::from_utf8_lossy(&output.stderr).into_owned());
-        }
-        let json: Value =
-            serde_json::from_slice(&output.stdout).map_err(|error| error.to_string())?;
-        Ok(Self::parse(&json))
+        let platform = ["--filter-platform", PLATFORM];
+        Ok(Self::parse(&ask(folder, &[&platform, arguments].concat())?))
     }
 
     pub(crate) fn parse(json: &Value) -> Self {
