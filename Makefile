@@ -133,7 +133,7 @@ lint:
 	scripts/budgets
 	cargo run --quiet --locked -p adit-supply -- check
 	cargo run --quiet --locked -p adit-supply -- api --check
-	cargo package $(PUBLIC) --no-verify --allow-dirty --locked --quiet
+	cargo package $(PUBLIC) --no-verify --allow-dirty --locked --offline --quiet
 	for features in --no-default-features --features=engine --features=linux; do RUSTDOCFLAGS="-D warnings" cargo doc -p adit $$features --no-deps --locked --quiet || exit; done
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items --locked --quiet
 	RUSTDOCFLAGS="-D warnings" CARGO_BUILD_BUILD_DIR=target cargo doc -p adit-cli --bin adit --target-dir target/program --no-deps --document-private-items --locked --quiet
