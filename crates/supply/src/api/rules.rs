@@ -53,7 +53,7 @@ pub(super) const EXCEPTIONS: &[Exception] = &[
         reason: "Callers write it as a literal: what IP_PKTINFO says, an address and an interface.",
     },
     Exception {
-        at: "adit::sans_io::Packet",
+        at: "adit::sans_io::PacketRef",
         what: CLOSED,
         reason: "Callers write it as a literal: the bytes of a packet and how it is cut.",
     },
