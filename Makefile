@@ -144,9 +144,11 @@ portable:
 	scripts/portable
 
 # The crates as they would be published, each built from its package and those of the others, not from the repository.
-# `make lint` only makes the packages.
+# `make lint` only makes the packages. cargo keeps by name and version what it unpacked and built from them: both go,
+# or the next run would build from the packages of the last one.
 package:
-	cargo package $(PUBLIC) --allow-dirty --locked
+	rm -rf target/published $${CARGO_HOME:-$$HOME/.cargo}/registry/src/-*/adit-*
+	cargo package $(PUBLIC) --target-dir target/published --allow-dirty --locked
 
 # The manual pages, the package and what packaging/ has, each read by its own tool where that is installed.
 packaging: deb
