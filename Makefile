@@ -91,7 +91,7 @@ quick: setup
 
 # Without the tests that need root, peers and a guest.
 unit:
-	cargo test --workspace --exclude adit --locked
+	cargo test --workspace --exclude adit-cli --features adit/linux --locked
 	cargo test -p adit-cli --bins --locked
 	cargo test --manifest-path bench/Cargo.toml --bins --locked
 
