@@ -26,8 +26,8 @@ use graph::Graph;
 pub(crate) use source::SourceFile;
 
 /// The crates of the product.
-pub(crate) const CRATES: [&str; 12] = [
-    "adit", "aead", "cli", "ctl", "engine", "io", "netlink", "offload", "proto", "sandbox",
+pub(crate) const CRATES: [&str; 13] = [
+    "adit", "aead", "cli", "ctl", "engine", "ffi", "io", "netlink", "offload", "proto", "sandbox",
     "supply", "testbed",
 ];
 
