@@ -3,7 +3,7 @@
 # More tests at once than cores: many of them wait, for timers of the protocol or for an emulated machine.
 TEST_THREADS ?= 6
 
-.PHONY: build install uninstall deb static test about quick unit loom e2e setup peers guest root lint portable package packaging sbom ci
+.PHONY: build install uninstall deb static test about quick unit loom e2e setup peers guest root lint portable ffi package packaging sbom ci
 
 # Where `make install` puts things. A package has PREFIX=/usr and a DESTDIR.
 PREFIX ?= /usr/local
@@ -149,6 +149,10 @@ portable:
 package:
 	rm -rf target/published $${CARGO_HOME:-$$HOME/.cargo}/registry/src/-*/adit-*
 	cargo package $(PUBLIC) --target-dir target/published --allow-dirty --locked
+
+# The library for C, as it is installed: header, static and shared library, pkg-config file.
+ffi:
+	scripts/ffi target/ffi
 
 # The manual pages, the package and what packaging/ has, each read by its own tool where that is installed.
 packaging: deb

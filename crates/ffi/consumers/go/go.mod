@@ -1,0 +1,3 @@
+module adit.example/tunnel
+
+go 1.19
