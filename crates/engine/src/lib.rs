@@ -18,7 +18,7 @@
 //! use adit_engine::{Engine, MemPlatform};
 //! use adit_io::{Offloads, testing::mem};
 //!
-//! let network = mem::Network::new();
+//! let network = mem::MemNetwork::new();
 //! let (tun, end) = mem::tun()?;
 //! let host = MemPlatform::new(&network, "192.0.2.1:51820".parse().unwrap())?.with_tun(end.clone());
 //! let engine = Engine::start(1)?;
