@@ -171,7 +171,7 @@ impl Peer {
 
     /// The change that makes a peer this one, whatever it was.
     fn to_change(&self) -> PeerChange {
-        let mut change = PeerChange::new(self.public_key.into());
+        let mut change = PeerChange::new(self.public_key.to_proto());
         let preshared = self.preshared_key.as_ref();
         change.preshared_key =
             Some(preshared.map_or_else(proto::Secret::zero, |key| key.0.clone()));
@@ -234,12 +234,12 @@ impl Config {
         }
         let mut owners = BTreeMap::new();
         let mut keys = BTreeMap::new();
-        let own = proto::PublicKey::from(self.private_key.public_key());
+        let own = self.private_key.public_key();
         for peer in &self.peers {
             if keys.insert(peer.public_key, ()).is_some() {
                 return Err(ConfigError::PeerTwice(peer.public_key));
             }
-            if proto::PublicKey::from(peer.public_key) == own {
+            if peer.public_key == own {
                 return Err(ConfigError::OwnKey);
             }
             for block in &peer.allowed_ips {
@@ -302,7 +302,7 @@ impl Change {
     /// Removes a peer, if there is one with this key.
     #[must_use]
     pub fn remove(mut self, peer: PublicKey) -> Self {
-        let mut change = PeerChange::new(peer.into());
+        let mut change = PeerChange::new(peer.to_proto());
         change.remove = true;
         self.0.peers.push(change);
         self
@@ -311,7 +311,7 @@ impl Change {
     /// A peer, if there is one with this key, is here from now on.
     #[must_use]
     pub fn endpoint(mut self, peer: PublicKey, endpoint: SocketAddr) -> Self {
-        let mut change = PeerChange::new(peer.into());
+        let mut change = PeerChange::new(peer.to_proto());
         change.update_only = true;
         change.endpoint = Some(endpoint);
         self.0.peers.push(change);
@@ -398,8 +398,8 @@ pub(crate) fn check_mtu(mtu: usize) -> Result<usize, ConfigError> {
     }
 }
 
-impl From<adit_proto::ConfigError> for ConfigError {
-    fn from(error: adit_proto::ConfigError) -> Self {
+impl ConfigError {
+    pub(crate) fn of(error: adit_proto::ConfigError) -> Self {
         match error {
             adit_proto::ConfigError::TooManyPeers => Self::TooManyPeers,
             adit_proto::ConfigError::SecretAsPublicKey => Self::SecretAsPublicKey,
@@ -439,20 +439,20 @@ pub struct PeerStatus {
     pub allowed_ips: Vec<IpBlock>,
 }
 
-impl From<proto::DeviceStatus> for Status {
-    fn from(status: proto::DeviceStatus) -> Self {
+impl Status {
+    pub(crate) fn of(status: proto::DeviceStatus) -> Self {
         Self {
-            public_key: status.public_key.map(PublicKey::from),
+            public_key: status.public_key.map(PublicKey::of),
             listen_port: status.listen_port,
-            peers: status.peers.into_iter().map(PeerStatus::from).collect(),
+            peers: status.peers.into_iter().map(PeerStatus::of).collect(),
         }
     }
 }
 
-impl From<proto::PeerStatus> for PeerStatus {
-    fn from(peer: proto::PeerStatus) -> Self {
+impl PeerStatus {
+    fn of(peer: proto::PeerStatus) -> Self {
         Self {
-            public_key: peer.public_key.into(),
+            public_key: PublicKey::of(peer.public_key),
             endpoint: peer.endpoint,
             last_handshake: peer.last_handshake,
             rx_bytes: peer.rx_bytes,

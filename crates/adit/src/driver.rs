@@ -78,7 +78,7 @@ impl Driver {
     pub fn set(&mut self, change: Change) -> Result<(), Error> {
         let pending = self.parts().interface.begin_set(change.into_proto());
         let (result, _) = self.answer(&pending)?;
-        Ok(result?)
+        result.map_err(Error::of)
     }
 
     /// How it is now; packets pass meanwhile.
@@ -88,7 +88,8 @@ impl Driver {
     /// [`Error::Ended`], and [`Error::Host`] without memory for the answer.
     pub fn status(&mut self) -> Result<Status, Error> {
         let pending = self.parts().interface.begin_get();
-        Ok(self.answer(&pending)??.into())
+        let status = self.answer(&pending)?;
+        status.map(Status::of).map_err(Error::of)
     }
 
     /// Its counters.

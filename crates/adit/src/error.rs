@@ -98,10 +98,10 @@ impl From<ConfigError> for Error {
     }
 }
 
-impl From<CommandError> for Error {
-    fn from(error: CommandError) -> Self {
+impl Error {
+    pub(crate) fn of(error: CommandError) -> Self {
         match error {
-            CommandError::Config(error) => Self::Config(error.into()),
+            CommandError::Config(error) => Self::Config(ConfigError::of(error)),
             CommandError::Bind { port, error } => Self::Bind { port, error },
             CommandError::Mark { error, .. } => Self::Host(error),
             CommandError::Memory { .. } | CommandError::NoMemory => Self::Host(io::Error::new(

@@ -9,6 +9,7 @@ use adit_engine as engine;
 use adit_proto::Liveness;
 
 use crate::event::Event;
+use crate::keys::PublicKey;
 
 /// Events that wait at most.
 const MAX_EVENTS: usize = 1024;
@@ -158,21 +159,25 @@ impl fmt::Debug for Events {
 fn of_engine(event: &engine::Event) -> Option<Event> {
     Some(match *event {
         engine::Event::Session { peer, endpoint } => Event::Session {
-            peer: peer.into(),
+            peer: PublicKey::of(peer),
             endpoint,
         },
         engine::Event::Roamed { peer, from, to } => Event::Roamed {
-            peer: peer.into(),
+            peer: PublicKey::of(peer),
             from,
             to,
         },
         engine::Event::GivenUp { peer, initiations } => Event::GivenUp {
-            peer: peer.into(),
+            peer: PublicKey::of(peer),
             initiations,
         },
         engine::Event::Liveness { peer, state, .. } => match state {
-            Liveness::Up => Event::Reachable { peer: peer.into() },
-            Liveness::Silent | Liveness::Gone => Event::Unreachable { peer: peer.into() },
+            Liveness::Up => Event::Reachable {
+                peer: PublicKey::of(peer),
+            },
+            Liveness::Silent | Liveness::Gone => Event::Unreachable {
+                peer: PublicKey::of(peer),
+            },
             Liveness::Unknown => return None,
         },
         engine::Event::Access { .. }
@@ -184,13 +189,13 @@ fn of_engine(event: &engine::Event) -> Option<Event> {
 
 #[cfg(test)]
 mod tests {
-    use adit_proto::config::PublicKey;
+    use adit_proto::config::PublicKey as ProtoKey;
 
     use super::*;
 
     fn given_up(initiations: u32) -> engine::Event {
         engine::Event::GivenUp {
-            peer: PublicKey([1; 32]),
+            peer: ProtoKey([1; 32]),
             initiations,
         }
     }

@@ -82,7 +82,7 @@ impl PrivateKey {
 
     /// Its public key.
     pub fn public_key(&self) -> PublicKey {
-        self.0.public_key().into()
+        PublicKey::of(self.0.public_key())
     }
 
     /// Its bytes.
@@ -155,6 +155,14 @@ impl PublicKey {
     pub fn as_bytes(&self) -> &[u8; 32] {
         &self.0
     }
+
+    pub(crate) fn of(key: proto::PublicKey) -> Self {
+        Self(key.0)
+    }
+
+    pub(crate) fn to_proto(self) -> proto::PublicKey {
+        proto::PublicKey(self.0)
+    }
 }
 
 impl FromStr for PublicKey {
@@ -177,18 +185,6 @@ impl fmt::Display for PublicKey {
 impl fmt::Debug for PublicKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "PublicKey({self})")
-    }
-}
-
-impl From<proto::PublicKey> for PublicKey {
-    fn from(key: proto::PublicKey) -> Self {
-        Self(key.0)
-    }
-}
-
-impl From<PublicKey> for proto::PublicKey {
-    fn from(key: PublicKey) -> Self {
-        Self(key.0)
     }
 }
 

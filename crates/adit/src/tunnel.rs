@@ -54,7 +54,7 @@ impl Tunnel {
     pub fn set(&self, change: Change) -> Result<(), Error> {
         let pending = self.parts().interface.begin_set(change.into_proto());
         let (result, _) = answer(&pending)?;
-        Ok(result?)
+        result.map_err(Error::of)
     }
 
     /// How it is now.
@@ -64,7 +64,7 @@ impl Tunnel {
     /// [`Error::Ended`], [`Error::NoAnswer`], and [`Error::Host`] without memory for the answer.
     pub fn status(&self) -> Result<Status, Error> {
         let pending = self.parts().interface.begin_get();
-        Ok(answer(&pending)??.into())
+        answer(&pending)?.map(Status::of).map_err(Error::of)
     }
 
     /// Begins a handshake with a peer, unless one is under way, and returns when its first message leaves:
@@ -74,7 +74,7 @@ impl Tunnel {
     ///
     /// [`Error::Ended`] and [`Error::NoAnswer`].
     pub fn probe(&self, peer: PublicKey) -> Result<Option<Duration>, Error> {
-        let pending = self.parts().interface.begin_probe(peer.into());
+        let pending = self.parts().interface.begin_probe(peer.to_proto());
         answer(&pending)
     }
 

@@ -104,7 +104,9 @@ impl Device {
         let change = Change::to(config)?;
         let mut proto = proto::Device::new(Box::new(fill));
         let latest = Now::new(Duration::ZERO, Duration::ZERO);
-        proto.apply(latest.time, change.as_proto())?;
+        proto
+            .apply(latest.time, change.as_proto())
+            .map_err(ConfigError::of)?;
         Ok(Self {
             shared: proto.shared(),
             proto,
@@ -140,21 +142,22 @@ impl Device {
     /// [`ConfigError`]: nothing was changed.
     pub fn set(&mut self, now: Now, change: &Change) -> Result<(), ConfigError> {
         let now = self.at(now);
-        self.proto.apply(now.time, change.as_proto())?;
+        let applied = self.proto.apply(now.time, change.as_proto());
+        applied.map_err(ConfigError::of)?;
         self.is_behind = true;
         Ok(())
     }
 
     /// How it is, and how its peers are.
     pub fn status(&self) -> Status {
-        self.proto.status().into()
+        Status::of(self.proto.status())
     }
 
     /// Begins a handshake with a peer, unless one is under way or was a moment ago. False if there
     /// is no such peer. The message leaves with the next [`handle_timeout`](Self::handle_timeout).
     pub fn probe(&mut self, now: Now, peer: PublicKey) -> bool {
         let now = self.at(now);
-        self.proto.probe(now.time, &peer.into()).is_some()
+        self.proto.probe(now.time, &peer.to_proto()).is_some()
     }
 
     /// What it has done so far.
@@ -274,7 +277,7 @@ impl Device {
                 let mut queue = self.waiting.take(peer.id());
                 self.stats.unsealed.waited += queue.drop_oldest(usize::MAX);
                 if let Some(initiations) = given_up_after {
-                    let peer = peer.public_key().into();
+                    let peer = PublicKey::of(peer.public_key());
                     self.tell(Event::GivenUp { peer, initiations });
                 }
             }
@@ -285,20 +288,20 @@ impl Device {
     fn handle_event(&mut self, event: PeerEvent) {
         match event {
             PeerEvent::Session { peer } => self.tell(Event::Session {
-                peer: peer.public_key().into(),
+                peer: PublicKey::of(peer.public_key()),
                 endpoint: peer.endpoint().map(|to| to.addr),
             }),
             PeerEvent::Roamed { peer, from } => {
                 if let Some(to) = peer.endpoint() {
                     self.tell(Event::Roamed {
-                        peer: peer.public_key().into(),
+                        peer: PublicKey::of(peer.public_key()),
                         from,
                         to: to.addr,
                     });
                 }
             }
             PeerEvent::Liveness { peer, state } => {
-                let peer = peer.public_key().into();
+                let peer = PublicKey::of(peer.public_key());
                 match state {
                     Liveness::Unknown => {}
                     Liveness::Up => self.tell(Event::Reachable { peer }),

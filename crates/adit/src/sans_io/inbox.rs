@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use adit_offload::{Coalescer, Merged, Span, VNET_HDR_LEN};
-use adit_proto::{Endpoint, Source};
+use adit_proto::Endpoint;
 
 use super::outbox::LocalAddr;
 use crate::frame::{Frame, Gso};
@@ -185,7 +185,7 @@ impl Inbox {
         self.arrived.push(Arrived {
             from: Endpoint {
                 addr: arrival.from,
-                src: arrival.local.map(Source::from),
+                src: arrival.local.map(LocalAddr::to_source),
             },
             ecn: arrival.ecn & 3,
             start: self.used,

@@ -19,6 +19,7 @@ use super::device::Device;
 use super::inbox::{Arrived, Inbox, Opened, OpenedPacket};
 use super::outbox::Outbox;
 use super::scratch::{DataPacket, OpenScratch, Run, State};
+use crate::keys::PublicKey;
 
 /// Datagrams that are opened in one call: more than any AEAD kernel has lanes.
 const MAX_JOBS: usize = 256;
@@ -168,7 +169,7 @@ impl Device {
             self.stats.opened_packets += 1;
             self.stats.opened_bytes += (DataHeader::LEN + packet.text.len()) as u64;
             inbox.opened.push(OpenedPacket {
-                peer: run.peer.public_key().into(),
+                peer: PublicKey::of(run.peer.public_key()),
                 id: run.peer.id(),
                 start,
                 len: inner.len,

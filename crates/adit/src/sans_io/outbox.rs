@@ -43,20 +43,18 @@ pub struct LocalAddr {
     pub interface: u32,
 }
 
-impl From<Source> for LocalAddr {
-    fn from(source: Source) -> Self {
+impl LocalAddr {
+    fn of(source: Source) -> Self {
         Self {
             ip: source.ip,
             interface: source.ifindex,
         }
     }
-}
 
-impl From<LocalAddr> for Source {
-    fn from(local: LocalAddr) -> Self {
-        Self {
-            ip: local.ip,
-            ifindex: local.interface,
+    pub(super) fn to_source(self) -> Source {
+        Source {
+            ip: self.ip,
+            ifindex: self.interface,
         }
     }
 }
@@ -223,7 +221,7 @@ impl Entry {
     fn train<'a>(&self, bytes: &'a [u8]) -> Train<'a> {
         Train {
             to: self.to.addr,
-            source: self.to.src.map(LocalAddr::from),
+            source: self.to.src.map(LocalAddr::of),
             ecn: self.ecn,
             stride: self.stride,
             bytes: &bytes[self.start..self.start + self.len],

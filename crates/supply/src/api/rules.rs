@@ -20,9 +20,6 @@ pub(super) const CLOSED: &str = "not #[non_exhaustive]";
 const ZEROIZED: &str =
     "Text or bytes with keys, which are zeroized when dropped. Version 1 of zeroize is stable.";
 
-const CONVERSION: &str =
-    "the library's own conversion; `From` makes it public. To be a function of the crate.";
-
 /// Where the exceptions stand.
 const LIST: &str = "crates/supply/src/api/rules.rs";
 
@@ -56,46 +53,6 @@ pub(super) const EXCEPTIONS: &[Exception] = &[
         at: "adit::sans_io::PacketRef",
         what: CLOSED,
         reason: "Callers write it as a literal: the bytes of a packet and how it is cut.",
-    },
-    Exception {
-        at: "adit::sans_io::LocalAddr",
-        what: "adit_proto::endpoint::Source",
-        reason: CONVERSION,
-    },
-    Exception {
-        at: "adit_proto::endpoint::Source",
-        what: "adit_proto::endpoint::Source",
-        reason: CONVERSION,
-    },
-    Exception {
-        at: "adit::ConfigError",
-        what: "adit_proto::device::ConfigError",
-        reason: CONVERSION,
-    },
-    Exception {
-        at: "adit::Error",
-        what: "adit_engine::shared::error::CommandError",
-        reason: CONVERSION,
-    },
-    Exception {
-        at: "adit::PeerStatus",
-        what: "adit_proto::config::PeerStatus",
-        reason: CONVERSION,
-    },
-    Exception {
-        at: "adit::PublicKey",
-        what: "adit_proto::secret::PublicKey",
-        reason: CONVERSION,
-    },
-    Exception {
-        at: "adit_proto::secret::PublicKey",
-        what: "adit_proto::secret::PublicKey",
-        reason: CONVERSION,
-    },
-    Exception {
-        at: "adit::Status",
-        what: "adit_proto::config::DeviceStatus",
-        reason: CONVERSION,
     },
 ];
 
