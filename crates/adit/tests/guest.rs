@@ -168,9 +168,9 @@ fn nothing_is_left_of_tunnels_that_end() {
         std::thread::sleep(Duration::from_millis(1));
     }
     let after = resident_kilobytes();
-    // The allocator keeps some, whatever their number.
+    // The allocator keeps some for each thread that was, whatever their number; a tunnel has more than that.
     assert!(
-        after < memory + 4096,
+        after < memory + (32 << 10),
         "{memory} KiB before, {after} KiB after"
     );
 }
