@@ -13,7 +13,7 @@ use std::os::fd::AsRawFd;
 use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, mpsc};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use adit_ffi::abi::*;
 use adit_ffi::callbacks::*;
@@ -222,10 +222,14 @@ fn packets_go_from_callbacks_to_callbacks() {
             (event.kind, u64::from(event.address.port)),
             (ADIT_EVENT_SESSION, port)
         );
-        assert_eq!(
-            adit_tunnel_get_stats(tunnels[0], &raw mut stats, null_mut()),
-            ADIT_OK
-        );
+        // They are counted once the kernel has them: the other end may have them before that.
+        let until = Instant::now() + PATIENCE;
+        while stats.sent != 200 && Instant::now() < until {
+            assert_eq!(
+                adit_tunnel_get_stats(tunnels[0], &raw mut stats, null_mut()),
+                ADIT_OK
+            );
+        }
         assert_eq!((stats.pulled, stats.sent, stats.dropped), (200, 200, 0));
         assert!(
             ends[0].sockets.load(Ordering::SeqCst) > 0,
