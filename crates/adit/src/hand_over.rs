@@ -13,8 +13,8 @@ use zeroize::Zeroizing;
 /// [`Tunnel::hand_over`](crate::Tunnel::hand_over), [`Builder::go_on`](crate::Builder::go_on). Peers do not
 /// notice, and datagrams that arrive meanwhile wait in the sockets.
 ///
-/// It holds keys, which are zeroized when it is dropped. Only one tunnel may ever go on from it: whoever
-/// copies its bytes to another process must drop them here.
+/// It holds keys, which are zeroized when it is dropped. Only one tunnel may ever go on from it: a
+/// program that copies its bytes to another process must drop them here.
 pub struct HandOver {
     records: Zeroizing<Vec<u8>>,
     state: InterfaceState,

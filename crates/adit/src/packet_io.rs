@@ -18,7 +18,7 @@ use crate::frame::{Frame, Gso};
 /// All methods are called on threads of the tunnel, which carry its packets: none may block. One that
 /// panics ends its tunnel, and no other.
 pub trait PacketIo: Send + Sync + 'static {
-    /// Called once, before anything else. Whoever has packets for the tunnel rings the bell: then
+    /// Called once, before anything else. A thread that has packets for the tunnel rings the bell: then
     /// [`Self::pull`] is called.
     fn attach(&self, bell: Doorbell);
 
@@ -36,7 +36,7 @@ pub trait PacketIo: Send + Sync + 'static {
     /// [`Full`]: it is lost, and counts as dropped.
     fn push(&self, frame: &Frame<'_>) -> Result<(), Full>;
 
-    /// What was received at once has all been [pushed](Self::push): the time to wake whoever reads it.
+    /// What was received at once has all been [pushed](Self::push): the time to wake its reader.
     fn flush(&self);
 }
 

@@ -1,4 +1,4 @@
-//! What a tunnel is made of, whoever does its work.
+//! The parts of a tunnel, with threads of its own or without.
 
 use std::cell::Cell;
 use std::sync::Arc;
