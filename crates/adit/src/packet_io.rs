@@ -3,8 +3,8 @@
 use std::fmt;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 
 use adit_engine::Bell;
 use adit_io::{FrameBatch, TunQueue};
@@ -71,35 +71,43 @@ impl<P: PacketIo + ?Sized> PacketIo for Arc<P> {
 }
 
 /// Rings for a tunnel that packets wait for it. Clones ring the same bell. Rings that come before the
-/// tunnel has looked are one: they cost next to nothing.
+/// tunnel has looked are one: they cost next to nothing. It keeps nothing of a tunnel that has ended.
 #[derive(Clone)]
-pub struct Doorbell(Arc<Rung>);
+pub struct Doorbell(Weak<Rung>);
 
 struct Rung {
     bell: Bell,
     is_rung: AtomicBool,
 }
 
-impl Doorbell {
+impl Rung {
     fn new() -> io::Result<Self> {
-        Ok(Self(Arc::new(Rung {
+        Ok(Self {
             bell: Bell::new()?,
             is_rung: AtomicBool::new(false),
-        })))
+        })
     }
 
-    /// Packets wait: [`PacketIo::pull`] is called soon. To be called after they are where `pull` finds
-    /// them.
-    pub fn ring(&self) {
-        if !self.0.is_rung.swap(true, Ordering::AcqRel) {
-            self.0.bell.ring();
+    fn ring(&self) {
+        if !self.is_rung.swap(true, Ordering::AcqRel) {
+            self.bell.ring();
         }
     }
 
     /// The tunnel looks now: a ring from here on is another one.
     fn answer(&self) {
-        self.0.bell.clear();
-        self.0.is_rung.swap(false, Ordering::AcqRel);
+        self.bell.clear();
+        self.is_rung.swap(false, Ordering::AcqRel);
+    }
+}
+
+impl Doorbell {
+    /// Packets wait: [`PacketIo::pull`] is called soon. To be called after they are where `pull` finds
+    /// them.
+    pub fn ring(&self) {
+        if let Some(rung) = self.0.upgrade() {
+            rung.ring();
+        }
     }
 }
 
@@ -201,26 +209,26 @@ impl Room<'_> {
 /// A [`PacketIo`] as the engine has it.
 pub(crate) struct Packets<P> {
     io: P,
-    bell: Doorbell,
+    rung: Arc<Rung>,
 }
 
 impl<P: PacketIo> Packets<P> {
     pub(crate) fn new(io: P) -> io::Result<Self> {
-        let bell = Doorbell::new()?;
-        io.attach(bell.clone());
-        Ok(Self { io, bell })
+        let rung = Arc::new(Rung::new()?);
+        io.attach(Doorbell(Arc::downgrade(&rung)));
+        Ok(Self { io, rung })
     }
 }
 
 impl<P: PacketIo> TunQueue for Packets<P> {
     fn read_batch(&self, batch: &mut FrameBatch) -> io::Result<bool> {
         // Before the look: what comes after it rings again.
-        self.bell.answer();
+        self.rung.answer();
         batch.clear();
         self.io.pull(&mut Room { batch });
         let is_full = !batch.has_room();
         if is_full {
-            self.bell.ring();
+            self.rung.ring();
         }
         Ok(!is_full)
     }
@@ -236,6 +244,6 @@ impl<P: PacketIo> TunQueue for Packets<P> {
     }
 
     fn fd(&self) -> BorrowedFd<'_> {
-        self.bell.0.bell.as_fd()
+        self.rung.bell.as_fd()
     }
 }

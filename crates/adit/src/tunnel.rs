@@ -1,6 +1,7 @@
 //! A tunnel that runs.
 
 use std::fmt;
+use std::mem::ManuallyDrop;
 use std::time::Duration;
 
 use adit_engine::Resume;
@@ -150,8 +151,10 @@ impl Drop for Tunnel {
         };
         parts.interface.stop();
         if is_own() {
-            // This thread is waited for.
-            let _ = std::thread::Builder::new().spawn(move || drop(parts));
+            // This thread is waited for. Without memory for another one, what is left is leaked: it ends.
+            let parts = ManuallyDrop::new(parts);
+            let end = move || drop(ManuallyDrop::into_inner(parts));
+            let _ = std::thread::Builder::new().spawn(end);
         }
     }
 }

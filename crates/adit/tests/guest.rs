@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use adit::{Config, Packet, Peer, PrivateKey, Threads, Tunnel, channel};
+use adit::{ChannelEnd, Config, Packet, Peer, PrivateKey, Threads, Tunnel, channel};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -25,8 +25,8 @@ fn packet(from: u8, to: u8) -> Vec<u8> {
     ]
 }
 
-/// Two tunnels begin, carry a packet, and end.
-fn live(threads: &Threads) {
+/// Two tunnels begin, carry a packet, and end. The other ends of their sources are what stays.
+fn live(threads: &Threads) -> [ChannelEnd; 2] {
     let (io, end) = channel(1 << 16);
     let peer = Peer::new(key(1).public_key()).allowed_ip(block("10.0.0.1"));
     let second = Tunnel::builder(Config::new(key(2)).peer(peer)).threads(threads.clone());
@@ -42,6 +42,7 @@ fn live(threads: &Threads) {
     assert!(end.recv(PATIENCE).is_some());
     first.stop();
     second.stop();
+    [first_end, end]
 }
 
 const BEGIN: &str = "-- a tunnel begins";
@@ -153,10 +154,10 @@ fn nothing_is_left_of_tunnels_that_end() {
         return;
     }
     let threads = Threads::new(2);
-    (0..20).for_each(|_| live(&threads));
+    (0..20).for_each(|_| drop(live(&threads)));
     let before = (count("fd"), count("task"));
     let memory = resident_kilobytes();
-    (0..starts / 2).for_each(|_| live(&threads));
+    let ends: Vec<_> = (0..starts / 2).map(|_| live(&threads)).collect();
     // A thread that was waited for leaves /proc a moment later.
     let until = Instant::now() + PATIENCE;
     while (count("fd"), count("task")) != before {
@@ -167,6 +168,7 @@ fn nothing_is_left_of_tunnels_that_end() {
         );
         std::thread::sleep(Duration::from_millis(1));
     }
+    drop(ends);
     let after = resident_kilobytes();
     // The allocator keeps some for each thread that was, whatever their number; a tunnel has more than that.
     assert!(
