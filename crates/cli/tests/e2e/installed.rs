@@ -124,7 +124,7 @@ fn the_package_names_the_maintainer_and_homepage_that_it_is_given() {
     let fields = |environment: &str, cargo: &str| {
         here(&format!(
             "printf '[workspace.package]\\nversion = \"1.2.3\"\\n{cargo}\\n' > {path}/Cargo.toml
-             env -u DEBFULLNAME -u DEBEMAIL {environment} ADIT_CARGO_TOML={path}/Cargo.toml ADIT_DEB={path} \
+             env -u DEBFULLNAME -u DEBEMAIL GIT_CONFIG_GLOBAL=/dev/null GIT_DIR={path}/git {environment} ADIT_CARGO_TOML={path}/Cargo.toml ADIT_DEB={path} \
              scripts/deb {adit} > /dev/null
              dpkg-deb -f {path}/*.deb Version Maintainer Homepage
              dpkg-deb --fsys-tarfile {path}/*.deb | tar -xO ./usr/share/doc/adit/changelog.gz | zcat | grep '^ --'
@@ -154,10 +154,21 @@ fn the_package_names_the_maintainer_and_homepage_that_it_is_given() {
         adit()
     ));
     assert!(half.contains("set both DEBFULLNAME and DEBEMAIL"), "{half}");
-    // Nobody's address where nobody is named, and no homepage.
+    let git = |what: &str| here(&format!("git -C {path}/git {what}"));
+    here(&format!("git init -q --bare {path}/git"));
+    // Nobody's address where nobody is named, and no address with a password.
+    git("config remote.origin.url https://ann:secret@wireguard.test/adit");
     let said = fields("", "");
     assert!(said.contains("<adit@adit.invalid>"), "{said}");
     assert!(!said.contains("Homepage"), "{said}");
+    // Who builds it, and where the clone is from.
+    git("config user.name 'Ben Example'");
+    git("config user.email ben@wireguard.test");
+    git("config remote.origin.url https://wireguard.test/adit.git");
+    let said = fields("", "");
+    let ben =
+        "Maintainer: Ben Example <ben@wireguard.test>\nHomepage: https://wireguard.test/adit\n";
+    assert!(said.contains(ben), "{said}");
 }
 
 #[test]

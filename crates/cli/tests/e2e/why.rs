@@ -9,13 +9,8 @@ use crate::harness::*;
 /// `adit why wg0 ARGS` on a side: its exit status, and the JSON.
 #[track_caller]
 pub fn why(host: &Container, args: &str) -> (Option<i32>, Value) {
-    let command = format!("{} why {args}", Program::Adit.path().display());
-    let wait = if args.contains("--wait") {
-        ""
-    } else {
-        " --wait 2"
-    };
-    let output = host.try_sh(&format!("{command}{wait} --json"));
+    let command = format!("{} why {args} --json", Program::Adit.path().display());
+    let output = host.try_sh(&command);
     let report = serde_json::from_str(&output.stdout);
     let report: Value =
         report.unwrap_or_else(|_| panic!("{command}: {}{}", output.stdout, output.stderr));
@@ -81,7 +76,7 @@ fn why_says_that_a_tunnel_works() {
         assert_eq!(peer["findings"].as_array().expect("findings").len(), 0);
     }
     let adit = Program::Adit.path();
-    let command = format!("{} why wg0 --wait 2", adit.display());
+    let command = format!("{} why wg0", adit.display());
     let text = tunnel.left.host.sh(&command);
     assert!(text.contains("it works"), "{text}");
     // What people read of one that does not.
