@@ -49,11 +49,13 @@
 mod job;
 mod kernels;
 mod key;
+mod message;
 mod stack;
 
 pub use job::{OpenJob, SealJob};
 pub use kernels::Kernel;
 pub use key::{Key, TAG_LEN};
+pub use message::{open_message, open_message_extended, seal_message, seal_message_extended};
 pub use stack::zeroizing_stack;
 
 /// Seals every job. Never seal two different packets with the same key and counter.

@@ -68,9 +68,8 @@ impl Checker {
         let mut nonce = [0; 24];
         nonce.copy_from_slice(&random[..24]);
         let mut sealed = [0; 32];
-        let (text, tag) = sealed.split_at_mut(MAC_LEN);
-        text.copy_from_slice(&*cookie);
-        tag.copy_from_slice(&xseal(&self.cookie_key, &nonce, text, mac1));
+        sealed[..MAC_LEN].copy_from_slice(&*cookie);
+        xseal(&self.cookie_key, &nonce, &mut sealed, mac1);
         CookieReply::write(sender, &nonce, &sealed)
     }
 
@@ -134,14 +133,12 @@ impl Stamper {
 
     /// Keeps the cookie if the reply is authentic and answers our last message of a kind.
     pub(crate) fn consume_reply(&mut self, now: Time, reply: CookieReply<'_>) -> bool {
-        let Some((sealed, tag)) = reply.cookie().split_last_chunk() else {
-            return false;
-        };
         let answered = self.last_mac1.iter_mut().find_map(|last| {
-            let mut cookie = Zeroizing::new([0; MAC_LEN]);
-            cookie.copy_from_slice(sealed);
+            let mut sealed = Zeroizing::new(*reply.cookie());
             let mac1 = last.as_ref()?;
-            xopen(&self.cookie_key, reply.nonce(), &mut *cookie, tag, mac1)?;
+            let opened = xopen(&self.cookie_key, reply.nonce(), &mut *sealed, mac1)?;
+            let mut cookie = Zeroizing::new([0; MAC_LEN]);
+            cookie.copy_from_slice(opened);
             *last = None;
             Some(cookie)
         });

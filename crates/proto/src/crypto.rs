@@ -1,12 +1,9 @@
-//! The functions that the whitepaper names in 5.4, over libraries.
+//! The functions that the whitepaper names in 5.4.
 
-use blake2::digest::consts::U16;
-use blake2::digest::{FixedOutput, KeyInit, Update};
-use blake2::{Blake2s256, Blake2sMac};
-use chacha20poly1305::aead::AeadInOut;
-use chacha20poly1305::{ChaCha20Poly1305, Tag, XChaCha20Poly1305};
+use adit_aead::TAG_LEN;
 use zeroize::Zeroizing;
 
+use crate::blake2s::{BLOCK, Blake2s};
 use crate::secret::{PublicKey, Secret};
 
 /// 32 bytes that are zeroized when dropped: for values that live as long as one call of
@@ -16,38 +13,33 @@ pub(crate) type Zeroized32 = Zeroizing<[u8; 32]>;
 
 /// HASH: BLAKE2s with 32 bytes of output.
 pub(crate) fn hash(parts: &[&[u8]]) -> [u8; 32] {
-    let mut hasher = Blake2s256::default();
-    for part in parts {
-        hasher.update(part);
-    }
-    hasher.finalize_fixed().into()
+    finish(Blake2s::new(), parts)
 }
 
-/// MAC: *keyed* BLAKE2s with 16 bytes of output. Not an HMAC.
+/// MAC: *keyed* BLAKE2s with 16 bytes of output, and a key of at most 32. Not an HMAC.
 pub(crate) fn mac(key: &[u8], parts: &[&[u8]]) -> [u8; 16] {
-    let mut mac = Blake2sMac::<U16>::new_from_slice(key).expect("at most 32 bytes");
+    finish(Blake2s::with_key(key), parts)
+}
+
+fn finish<const OUT: usize>(mut hash: Blake2s<OUT>, parts: &[&[u8]]) -> [u8; OUT] {
     for part in parts {
-        Update::update(&mut mac, part);
+        hash.update(part);
     }
-    mac.finalize_fixed().into()
+    hash.finish()
 }
 
 /// HMAC: BLAKE2s in RFC 2104's construction. Not keyed BLAKE2s.
 fn hmac(key: &[u8; 32], parts: &[&[u8]]) -> Zeroized32 {
-    const BLOCK: usize = 64;
     let mut pad = Zeroizing::new([0x36; BLOCK]);
     for (byte, key) in pad.iter_mut().zip(key) {
         *byte ^= key;
     }
-    let mut inner = Blake2s256::default();
+    let mut inner = Blake2s::new();
     inner.update(&*pad);
-    for part in parts {
-        inner.update(part);
-    }
     for byte in pad.iter_mut() {
         *byte ^= 0x36 ^ 0x5c;
     }
-    let inner = Zeroizing::new(<[u8; 32]>::from(inner.finalize_fixed()));
+    let inner: Zeroized32 = Zeroizing::new(finish(inner, parts));
     Zeroizing::new(hash(&[&*pad, &*inner]))
 }
 
@@ -117,54 +109,48 @@ mod assembly {
 /// Curve25519 for every CPU.
 mod portable {
     use super::{Zeroized32, Zeroizing};
-    use x25519_dalek::{PublicKey, StaticSecret};
+    use curve25519_dalek::MontgomeryPoint;
+    use curve25519_dalek::traits::IsIdentity;
 
     pub(super) fn public_key(secret: &[u8; 32]) -> [u8; 32] {
-        PublicKey::from(&StaticSecret::from(*secret)).to_bytes()
+        MontgomeryPoint::mul_base_clamped(*secret).to_bytes()
     }
 
     pub(super) fn dh(secret: &[u8; 32], public: &[u8; 32]) -> Option<Zeroized32> {
-        let shared = StaticSecret::from(*secret).diffie_hellman(&(*public).into());
-        shared
-            .was_contributory()
-            .then(|| Zeroizing::new(shared.to_bytes()))
+        let shared = Zeroizing::new(MontgomeryPoint(*public).mul_clamped(*secret));
+        (!shared.is_identity()).then(|| Zeroizing::new(shared.to_bytes()))
     }
 }
 
-/// AEAD with counter 0, in place; returns the tag.
-pub(crate) fn seal(key: &[u8; 32], text: &mut [u8], aad: &[u8]) -> [u8; 16] {
-    ChaCha20Poly1305::new(&(*key).into())
-        .encrypt_inout_detached(&[0; 12].into(), aad, text.into())
-        .expect("short")
-        .into()
+/// AEAD with counter 0, in place: `message` ends with the room for its tag.
+pub(crate) fn seal(key: &[u8; 32], message: &mut [u8], aad: &[u8]) {
+    adit_aead::seal_message(key, &[0; 12], aad, message);
 }
 
-/// Undoes [`seal`]; `None` if the tag is wrong.
-pub(crate) fn open(key: &[u8; 32], text: &mut [u8], tag: &[u8; 16], aad: &[u8]) -> Option<()> {
-    ChaCha20Poly1305::new(&(*key).into())
-        .decrypt_inout_detached(&[0; 12].into(), aad, text.into(), &Tag::from(*tag))
-        .ok()
+/// Undoes [`seal`]: `None` if the tag is wrong, or else the text.
+pub(crate) fn open<'a>(key: &[u8; 32], message: &'a mut [u8], aad: &[u8]) -> Option<&'a [u8]> {
+    let authentic = adit_aead::open_message(key, &[0; 12], aad, message);
+    text(authentic, message)
 }
 
-/// XAEAD, in place; returns the tag.
-pub(crate) fn xseal(key: &[u8; 32], nonce: &[u8; 24], text: &mut [u8], aad: &[u8]) -> [u8; 16] {
-    XChaCha20Poly1305::new(&(*key).into())
-        .encrypt_inout_detached(&(*nonce).into(), aad, text.into())
-        .expect("short")
-        .into()
+/// XAEAD, as [`seal`].
+pub(crate) fn xseal(key: &[u8; 32], nonce: &[u8; 24], message: &mut [u8], aad: &[u8]) {
+    adit_aead::seal_message_extended(key, nonce, aad, message);
 }
 
-/// Undoes [`xseal`]; `None` if the tag is wrong.
-pub(crate) fn xopen(
+/// Undoes [`xseal`], as [`open`].
+pub(crate) fn xopen<'a>(
     key: &[u8; 32],
     nonce: &[u8; 24],
-    text: &mut [u8],
-    tag: &[u8; 16],
+    message: &'a mut [u8],
     aad: &[u8],
-) -> Option<()> {
-    XChaCha20Poly1305::new(&(*key).into())
-        .decrypt_inout_detached(&(*nonce).into(), aad, text.into(), &Tag::from(*tag))
-        .ok()
+) -> Option<&'a [u8]> {
+    let authentic = adit_aead::open_message_extended(key, nonce, aad, message);
+    text(authentic, message)
+}
+
+fn text(authentic: bool, message: &[u8]) -> Option<&[u8]> {
+    authentic.then(|| &message[..message.len() - TAG_LEN])
 }
 
 impl Secret {

@@ -100,6 +100,7 @@
 mod admission;
 mod allowance;
 mod allowed_ips;
+mod blake2s;
 pub mod config;
 mod cookie;
 mod crypto;

@@ -317,18 +317,21 @@ impl Handshake {
     /// to it.
     fn seal<const SEALED: usize>(&mut self, key: &Zeroized32, text: &[u8]) -> [u8; SEALED] {
         let mut sealed = [0; SEALED];
-        let (body, tag) = sealed.split_at_mut(text.len());
-        body.copy_from_slice(text);
-        tag.copy_from_slice(&seal(key, body, &self.hash));
+        sealed[..text.len()].copy_from_slice(text);
+        seal(key, &mut sealed, &self.hash);
         self.mix_hash(&sealed);
         sealed
     }
 
     /// The reverse of `seal`; `None` if the tag is wrong.
-    fn open<const TEXT: usize>(&mut self, key: &Zeroized32, sealed: &[u8]) -> Option<[u8; TEXT]> {
-        let (body, tag) = sealed.split_last_chunk()?;
-        let mut text: [u8; TEXT] = body.try_into().ok()?;
-        open(key, &mut text, tag, &self.hash)?;
+    fn open<const SEALED: usize, const TEXT: usize>(
+        &mut self,
+        key: &Zeroized32,
+        sealed: &[u8; SEALED],
+    ) -> Option<[u8; TEXT]> {
+        let text = open(key, &mut sealed.clone(), &self.hash)?
+            .try_into()
+            .ok()?;
         self.mix_hash(sealed);
         Some(text)
     }

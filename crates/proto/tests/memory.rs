@@ -8,6 +8,7 @@ mod search;
 use adit_proto::config::{DeviceChange, PeerChange, Secret};
 use adit_proto::{Device, Session};
 use common::*;
+use curve25519_dalek::MontgomeryPoint;
 use search::{Needles, alone, fill, wipe_own_stack};
 
 /// Two hosts, and the secrets that they have.
@@ -46,8 +47,8 @@ impl Hosts {
         let keys = ["private key of A", "private key of B"].map(|name| draw(&self.own, name));
         let preshared_key = draw(&self.of_peer, "preshared key");
         let publics = keys.each_ref().map(Secret::public_key);
-        let shared = x25519_dalek::x25519(*keys[A].bytes(), publics[B].0);
-        self.of_peer.add("static-static secret", &shared);
+        let shared = MontgomeryPoint(publics[B].0).mul_clamped(*keys[A].bytes());
+        self.of_peer.add("static-static secret", shared.as_bytes());
         for (host, key) in keys.into_iter().enumerate() {
             let needles = self.of_handshakes.clone();
             let mut seed = 100 + host as u64;

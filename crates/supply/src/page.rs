@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::metadata::Metadata;
 
-/// What is wrong with the page. A package that several locks have has the same version in all.
+/// What is wrong with the page. A package that is asked for by several locks has the same version in
+/// all.
 pub(crate) fn mistakes(page: &str, metadata: &Metadata, locks: &[&str]) -> Vec<String> {
     let own = metadata
         .packages
@@ -51,17 +52,33 @@ pub(crate) fn mistakes(page: &str, metadata: &Metadata, locks: &[&str]) -> Vec<S
     wrong
 }
 
-/// The versions of each package in Cargo.lock.
+/// The versions in Cargo.lock of each package that one of ours asks for: those without a source.
 fn locked(lock: &str) -> BTreeMap<&str, BTreeSet<&str>> {
+    let packages = lock.split("[[package]]").skip(1);
     let mut versions: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
-    let mut name = "";
-    for line in lock.lines() {
-        let value = line.split('"').nth(1).unwrap_or_default();
-        if line.starts_with("name = ") {
-            name = value;
-        } else if line.starts_with("version = ") {
-            versions.entry(name).or_default().insert(value);
+    let mut asked = BTreeSet::new();
+    for package in packages {
+        let value = |key: &str| {
+            let line = package.lines().find_map(|line| line.strip_prefix(key));
+            line.and_then(|value| value.split('"').nth(1))
+        };
+        let (name, version) = (value("name = "), value("version = "));
+        if let (Some(name), Some(version)) = (name, version) {
+            versions.entry(name).or_default().insert(version);
+        }
+        if value("source = ").is_none() {
+            let lines = package.lines().filter_map(|line| line.strip_prefix(" \""));
+            asked.extend(lines.filter_map(|line| line.split('"').next()));
         }
     }
-    versions
+    // A package that is there in several versions is asked for with its version.
+    let mut locked: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for asked in asked {
+        let (name, version) = asked.split_once(' ').unzip();
+        let name = name.unwrap_or(asked);
+        let known = versions.get(name).into_iter().flatten().copied();
+        let of_it = locked.entry(name).or_default();
+        of_it.extend(known.filter(|known| version.is_none_or(|version| version == *known)));
+    }
+    locked
 }

@@ -95,7 +95,8 @@ fn licences_and_sources_that_are_not_allowed_are_named() {
 #[test]
 fn a_page_that_went_stale_is_told() {
     let metadata = metadata("MIT", REGISTRY);
-    let lock = "[[package]]\nname = \"ring\"\nversion = \"2.1.0\"\n";
+    let lock = "[[package]]\nname = \"adit\"\nversion = \"1.0.0\"\ndependencies = [\n \"ring\",\n]\n\n\
+        [[package]]\nname = \"ring\"\nversion = \"2.1.0\"\nsource = \"registry\"\n";
     let page = |row: &str| mistakes(row, &metadata, &[lock, ""]);
     assert_eq!(
         page("| `ring` | 2.1.0 | seals | yes |"),
@@ -112,6 +113,13 @@ fn a_page_that_went_stale_is_told() {
         &[lock, &other],
     );
     assert!(of_both[0].contains("2.2.0 by now"));
+    // Another version, for another package only.
+    let more = lock.replace("\"ring\",", "\"ring 2.1.0\",")
+        + "[[package]]\nname = \"ring\"\nversion = \"1.9.0\"\nsource = \"registry\"\n\
+        [[package]]\nname = \"tool\"\nversion = \"1.0.0\"\nsource = \"registry\"\n\
+        dependencies = [\n \"ring 1.9.0\",\n]\n";
+    let row = "| `ring` | 2.1.0 | seals | yes |";
+    assert_eq!(mistakes(row, &metadata, &[&more]), Vec::<String>::new());
 }
 
 #[test]

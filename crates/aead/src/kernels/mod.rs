@@ -16,8 +16,8 @@ pub(crate) mod keystream;
 mod lanes;
 mod library;
 pub(crate) mod library_key;
-mod portable;
-mod scalar;
+pub(crate) mod portable;
+pub(crate) mod scalar;
 #[cfg(all(test, target_arch = "x86_64"))]
 mod zeroized_tests;
 
@@ -26,7 +26,7 @@ use crate::{Key, OpenJob, SealJob};
 use std::sync::OnceLock;
 
 /// Clears the vector registers that the compiler may use for plain Rust.
-fn zeroize_baseline_registers() {
+pub(crate) fn zeroize_baseline_registers() {
     #[cfg(target_arch = "x86_64")]
     macro_rules! clear {
         ($($register:tt)+) => {

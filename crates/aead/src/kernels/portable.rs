@@ -17,14 +17,14 @@ fn tag(job: &Job<'_>, ciphertext: &[u8]) -> [u8; TAG_LEN] {
     poly(job).tag(job.aad, ciphertext)
 }
 
-pub(super) fn seal(job: &mut Job<'_>) {
+pub(crate) fn seal(job: &mut Job<'_>) {
     let len = job.gather();
     chacha20_xor(job.key.bytes(), job.nonce_words(), &mut job.out[..len]);
     let tag = tag(job, &job.out[..len]);
     job.out[len..].copy_from_slice(&tag);
 }
 
-pub(super) fn open(job: &mut Job<'_>) -> bool {
+pub(crate) fn open(job: &mut Job<'_>) -> bool {
     let Some((ciphertext, expected)) = job.sealed().split_last_chunk() else {
         return false;
     };

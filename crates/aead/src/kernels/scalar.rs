@@ -3,7 +3,10 @@
 
 use core::hint::black_box;
 use core::num::Wrapping;
+
 use zeroize::Zeroize;
+
+use crate::Key;
 
 /// "expand 32-byte k" (RFC 8439, section 2.3).
 pub(super) const CONSTANTS: [u32; 4] = [0x6170_7865, 0x3320_646e, 0x7962_2d32, 0x6b20_6574];
@@ -60,6 +63,29 @@ pub(super) fn chacha20_block(key: &[u8; 32], row: [u32; 4]) -> [u8; BLOCK] {
         *bytes = word.wrapping_add(start).to_le_bytes();
     }
     block
+}
+
+/// HChaCha20 (draft-irtf-cfrg-xchacha-03, section 2.2): the rounds alone make a key of another one
+/// and 16 bytes.
+pub(crate) fn hchacha20(key: &[u8; 32], row: [u32; 4]) -> Key {
+    let mut state = initial(key, row);
+    for _ in 0..10 {
+        double_round(&mut state);
+    }
+    let mut made = [0; 32];
+    let (first, last) = (&state[..4], &state[12..]);
+    for (bytes, word) in made
+        .as_chunks_mut()
+        .0
+        .iter_mut()
+        .zip(first.iter().chain(last))
+    {
+        *bytes = word.to_le_bytes();
+    }
+    let key = Key::new(&made);
+    made.zeroize();
+    state.zeroize();
+    key
 }
 
 /// Zeroizes a block of keystream: the compiler cannot leave the stores out.

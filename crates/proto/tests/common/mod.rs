@@ -24,6 +24,7 @@ use adit_proto::{
     Device, Endpoint, HandshakeKind, HandshakeStats, Output, Peer, PeerEvent, Refusal, Session,
     Tai64N, Time,
 };
+use curve25519_dalek::MontgomeryPoint;
 
 pub const A: usize = 0;
 pub const B: usize = 1;
@@ -83,10 +84,7 @@ pub fn public_key(n: usize) -> PublicKey {
 }
 
 pub fn public_of(private: &Secret) -> PublicKey {
-    PublicKey(x25519_dalek::x25519(
-        *private.bytes(),
-        x25519_dalek::X25519_BASEPOINT_BYTES,
-    ))
+    PublicKey(MontgomeryPoint::mul_base_clamped(*private.bytes()).to_bytes())
 }
 
 pub fn cidr(text: &str) -> Cidr {
