@@ -1,14 +1,10 @@
 //! Keys, and the length of tags.
 
-#[cfg(target_arch = "x86_64")]
-use std::sync::Mutex;
-use std::sync::OnceLock;
-
-use ring::aead::LessSafeKey;
 use zeroize::Zeroizing;
 
-#[cfg(target_arch = "x86_64")]
-use crate::kernels::keystream::Ahead;
+#[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
+use crate::kernels::keystream::KeptAhead;
+#[cfg(feature = "ring")]
 use crate::kernels::library_key::LibraryKey;
 
 /// The length of the tag that follows every ciphertext.
@@ -20,10 +16,11 @@ pub const TAG_LEN: usize = 16;
 pub struct Key {
     bytes: Zeroizing<[u8; 32]>,
     /// Made when first needed: most processors never need it.
-    pub(crate) library: OnceLock<LibraryKey>,
+    #[cfg(feature = "ring")]
+    pub(crate) library: LibraryKey,
     /// Made when a short packet is first sealed or opened by itself.
-    #[cfg(target_arch = "x86_64")]
-    pub(crate) ahead: Mutex<Option<Box<Ahead>>>,
+    #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
+    pub(crate) ahead: KeptAhead,
 }
 
 impl Key {
@@ -32,19 +29,15 @@ impl Key {
     pub fn new(bytes: &[u8; 32]) -> Self {
         Self {
             bytes: Zeroizing::new(*bytes),
-            library: OnceLock::new(),
-            #[cfg(target_arch = "x86_64")]
-            ahead: Mutex::new(None),
+            #[cfg(feature = "ring")]
+            library: LibraryKey::default(),
+            #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
+            ahead: KeptAhead::default(),
         }
     }
 
     /// The key itself: for the process that goes on with it. Callers zeroize their copies.
     pub fn bytes(&self) -> &[u8; 32] {
         &self.bytes
-    }
-
-    /// The same for the library.
-    pub(crate) fn library(&self) -> &LessSafeKey {
-        &self.library.get_or_init(|| LibraryKey::new(&self.bytes)).0
     }
 }

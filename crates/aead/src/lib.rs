@@ -37,14 +37,18 @@
 //!
 //! The implementation is chosen once, at run time, by what the processor has: AVX-512 (with IFMA),
 //! AVX2, or the library [ring](https://docs.rs/ring), which also does what it does faster on any
-//! processor. A program may [`prefer`] another one. [`implementation`] tells what is in use.
+//! processor. Without the feature `ring`, it is plain Rust instead. A program may [`prefer`] another
+//! one. [`implementation`] tells what is in use.
 //!
-//! Nothing here allocates, but for the library's form of a key and for keystream that is made ahead
-//! ([`seal_one`]), once a key. Times do not depend on keys
-//! or data, only on lengths and on which tags are right. Keys are zeroized when dropped, scratch
-//! memory and vector registers at the end of each batch.
+//! Nothing here needs the standard library. Nothing allocates, but for the library's form of a key and
+//! for keystream that is made ahead ([`seal_one`]), once a key. Times do not depend on keys or data,
+//! only on lengths and on which tags are right. Keys are zeroized when dropped, scratch memory and
+//! vector registers at the end of each batch.
 
+#![cfg_attr(not(test), no_std)]
 #![deny(missing_docs)]
+
+extern crate alloc;
 
 mod job;
 mod kernels;

@@ -1,6 +1,6 @@
 //! The stack that a computation with keys used, and its overwriting.
 
-use std::hint::black_box;
+use core::hint::black_box;
 
 /// Runs `work`, then overwrites the first `DEPTH` bytes of the stack that it used.
 ///

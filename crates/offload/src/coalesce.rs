@@ -24,9 +24,10 @@
 mod run;
 mod tunnels;
 
-use std::collections::HashMap;
-use std::hash::{BuildHasher, Hasher, RandomState};
-use std::net::IpAddr;
+use alloc::boxed::Box;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::net::IpAddr;
 
 use super::Merged;
 use super::frame::mix;
@@ -41,7 +42,7 @@ use tunnels::{carries_any_flow, in_vxlan};
 
 /// Packets that a coalescer takes between two drains.
 const CAPACITY: usize = 4096;
-/// Buckets of the hash table of flows.
+/// Buckets of the hash tables of flows and of fences.
 const BUCKETS: usize = 1 << 10;
 /// Flows of a bucket that are looked at: with as many flows as packets, a bucket has four on
 /// average.
@@ -83,10 +84,8 @@ pub struct Coalescer {
     seed: u64,
     /// The flow of the last packet that had one.
     recent: usize,
-    /// Peers that sent a packet which might belong to any of their flows: how many runs there were
-    /// before the last such.
-    fences: HashMap<u32, u32>,
-    /// The peer of the last packet, and what `fences` says of it.
+    fences: Vec<Fence>,
+    /// The peer of the last packet, and the number of runs before its fence.
     peer: u32,
     fence: u32,
     spans: Vec<Span>,
@@ -106,17 +105,35 @@ struct Flow {
     next: u32,
 }
 
-/// Flows of equal hash.
+/// A peer that sent a packet which might belong to any of its flows, how many runs there were before
+/// the last such, and the next one of its bucket.
+#[derive(Clone, Copy, Debug)]
+struct Fence {
+    peer: u32,
+    runs: u32,
+    next: u32,
+}
+
+/// The first of the flows, and of the fences, of equal hash.
 #[derive(Clone, Copy, Debug, Default)]
 struct Bucket {
     generation: u64,
-    first: u32,
+    flow: u32,
+    fence: u32,
 }
 
 impl Coalescer {
     /// A coalescer that merges TCP, also in tunnels, and UDP as asked, and hands out everything
     /// else as it came.
+    #[cfg(feature = "std")]
     pub fn new(tcp: bool, udp: bool) -> Self {
+        use std::hash::{BuildHasher, Hasher, RandomState};
+        Self::with_seed(tcp, udp, RandomState::new().build_hasher().finish())
+    }
+
+    /// The same with a seed of random bits. Who knows the seed can choose packets that take longer
+    /// to find the flows of.
+    pub fn with_seed(tcp: bool, udp: bool, seed: u64) -> Self {
         Coalescer {
             tcp,
             udp,
@@ -126,9 +143,9 @@ impl Coalescer {
             flows: Vec::with_capacity(CAPACITY),
             buckets: vec![Bucket::default(); BUCKETS].into_boxed_slice(),
             generation: 1,
-            seed: RandomState::new().build_hasher().finish(),
+            seed,
             recent: 0,
-            fences: HashMap::with_capacity(CAPACITY),
+            fences: Vec::with_capacity(CAPACITY),
             peer: 0,
             fence: 0,
             spans: Vec::with_capacity(MAX_SEGMENTS as usize),
@@ -165,13 +182,16 @@ impl Coalescer {
         });
         if peer != self.peer {
             self.peer = peer;
-            self.fence = self.fences.get(&peer).copied().unwrap_or(0);
+            self.fence = match self.find_fence() {
+                Ok(fence) => self.fences[fence].runs,
+                Err(_) => 0,
+            };
         }
         match self.classify(packet, is_end) {
             Class::Alone => self.begin(item, PacketLayout::default(), packet, false),
             Class::Fence => {
                 self.fence = low32(self.runs.len());
-                self.fences.insert(peer, self.fence);
+                self.set_fence();
                 self.begin(item, PacketLayout::default(), packet, false);
             }
             Class::Flow {
@@ -308,9 +328,8 @@ impl Coalescer {
                 u64::from(read32(word, 0)) << 32 | u64::from(read32(word, 4)),
             );
         }
-        let [a, b, ..] = hash.to_be_bytes();
-        let bucket = usize::from(u16::from_be_bytes([a, b])) % BUCKETS;
-        let mut next = self.first(bucket);
+        let bucket = bucket_of(hash);
+        let mut next = self.bucket(bucket).flow;
         for _ in 0..LONGEST_CHAIN {
             let Some(flow) = self.flows.get(next as usize) else {
                 break;
@@ -324,26 +343,64 @@ impl Coalescer {
         Err(bucket)
     }
 
-    /// The first flow of a bucket.
-    fn first(&self, bucket: usize) -> u32 {
-        let Bucket { generation, first } = self.buckets[bucket];
-        if generation == self.generation {
-            first
+    /// A bucket as it is in this generation.
+    fn bucket(&self, bucket: usize) -> Bucket {
+        let found = self.buckets[bucket];
+        if found.generation == self.generation {
+            found
         } else {
-            NONE
+            Bucket {
+                generation: self.generation,
+                flow: NONE,
+                fence: NONE,
+            }
         }
     }
 
     /// Adds the flow of `run` to a bucket, in front of any older run of the same flow, which is not
     /// found any more.
     fn add(&mut self, bucket: usize, run: u32) {
-        let next = self.first(bucket);
+        let found = self.bucket(bucket);
         self.recent = self.flows.len();
         self.buckets[bucket] = Bucket {
-            generation: self.generation,
-            first: low32(self.flows.len()),
+            flow: low32(self.flows.len()),
+            ..found
         };
+        let next = found.flow;
         self.flows.push(Flow { run, next });
+    }
+
+    /// The fence of the present peer, or else the bucket in which it would be.
+    fn find_fence(&self) -> Result<usize, usize> {
+        let bucket = bucket_of(mix(self.seed, u64::from(self.peer)));
+        let mut next = self.bucket(bucket).fence;
+        // To the end: numbers of peers are not chosen by peers.
+        while let Some(fence) = self.fences.get(next as usize) {
+            if fence.peer == self.peer {
+                return Ok(next as usize);
+            }
+            next = fence.next;
+        }
+        Err(bucket)
+    }
+
+    /// The fence of the present peer stands behind all runs.
+    fn set_fence(&mut self) {
+        match self.find_fence() {
+            Ok(fence) => self.fences[fence].runs = self.fence,
+            Err(bucket) => {
+                let found = self.bucket(bucket);
+                self.buckets[bucket] = Bucket {
+                    fence: low32(self.fences.len()),
+                    ..found
+                };
+                self.fences.push(Fence {
+                    peer: self.peer,
+                    runs: self.fence,
+                    next: found.fence,
+                });
+            }
+        }
     }
 
     /// Whether the packet, of the present peer, is one of the flow.
@@ -380,4 +437,9 @@ impl Coalescer {
         }
         self.runs.push(run);
     }
+}
+
+fn bucket_of(hash: u64) -> usize {
+    let [a, b, ..] = hash.to_be_bytes();
+    usize::from(u16::from_be_bytes([a, b])) % BUCKETS
 }

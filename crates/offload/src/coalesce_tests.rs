@@ -502,6 +502,28 @@ fn a_fragment_ends_the_runs_of_its_peer_only() {
     assert_eq!(frame_counts(&frames), [1, 2, 1, 2]);
 }
 
+#[test]
+fn fragments_of_hundreds_of_peers_end_the_runs_of_each_of_these() {
+    let segment = Packet::tcp(false, 10);
+    let mut fragment = segment.wire();
+    fragment[6] = 0x20;
+    let mut coalescer = Coalescer::new(true, true);
+    // Twice, since nothing may be left of the first time.
+    for kind in [0, 1] {
+        let fenced = |peer: &u32| peer % 2 == kind;
+        let first = (0..1000).map(|peer| (peer, segment.wire()));
+        let fragments = (0..1000)
+            .filter(fenced)
+            .map(|peer| (peer, fragment.clone()));
+        let second = (0..1000).map(|peer| (peer, segment.next().wire()));
+        let packets: Vec<_> = first.chain(fragments).chain(second).collect();
+        let counts = frame_counts(&coalesce_of_peers(&mut coalescer, &packets));
+        let expected = (0..1000).map(|peer| if fenced(&peer) { 1 } else { 2 });
+        assert_eq!(counts[..1000], expected.collect::<Vec<_>>());
+        assert_eq!(counts[1000..], [1; 1000]);
+    }
+}
+
 proptest! {
     #[test]
     fn random_bytes_neither_panic_nor_get_lost(

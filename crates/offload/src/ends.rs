@@ -6,9 +6,9 @@
 //! sends to, and it alone leaves to the TUN what has to be done to a packet inside a datagram, its
 //! checksum at least.
 
-use std::net::IpAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use core::net::IpAddr;
+use core::sync::atomic::{AtomicU64, Ordering};
+use core::time::Duration;
 
 use super::frame::mix;
 

@@ -4,7 +4,7 @@
 //! what all segments share. Append, per segment: copy the headers → patch lengths, IP
 //! identification, sequence, flags → add the payload's sum → patch a tunnel's IP and UDP headers.
 
-use std::net::IpAddr;
+use core::net::IpAddr;
 
 use super::ip::{self, Ip, TCP, UDP, V6_HEADER};
 use super::{GSO_ECN, GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_TUNNEL_V4, GSO_TUNNEL_V6, GSO_UDP_L4};

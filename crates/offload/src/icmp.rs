@@ -1,7 +1,9 @@
 //! ICMP and ICMPv6 for the search of a path's MTU: the echo that probes, its answer, and what tells
 //! the sender of a packet that it is too long.
 
-use std::net::IpAddr;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::net::IpAddr;
 
 use crate::checksum::Sum;
 use crate::ip::{Ip, V6_HEADER};

@@ -1,6 +1,6 @@
 //! The parts of the IP header that both directions need.
 
-use std::net::IpAddr;
+use core::net::IpAddr;
 
 use super::{read16, write16};
 use crate::checksum::Sum;

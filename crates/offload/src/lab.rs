@@ -3,8 +3,6 @@
 //! Only a build with `--cfg adit_lab_steps`, which the lab makes for itself, looks at the variable.
 //! In every other build [`without`] is the constant `false`.
 
-use std::sync::OnceLock;
-
 /// Names of ideas, between commas.
 pub const VARIABLE: &str = "ADIT_LAB_WITHOUT";
 
@@ -24,6 +22,7 @@ pub enum Idea {
 }
 
 impl Idea {
+    #[cfg(any(test, adit_lab_steps))]
     const ALL: [Self; 5] = [
         Self::Mmsg,
         Self::VectorChecksum,
@@ -45,16 +44,21 @@ impl Idea {
 }
 
 /// Whether this process is to do without.
+#[cfg(adit_lab_steps)]
 #[inline]
 pub fn without(idea: Idea) -> bool {
-    cfg!(adit_lab_steps) && off()[idea as usize]
+    static OFF: std::sync::OnceLock<[bool; Idea::ALL.len()]> = std::sync::OnceLock::new();
+    OFF.get_or_init(|| named_in(&std::env::var(VARIABLE).unwrap_or_default()))[idea as usize]
 }
 
-fn off() -> [bool; Idea::ALL.len()] {
-    static OFF: OnceLock<[bool; Idea::ALL.len()]> = OnceLock::new();
-    *OFF.get_or_init(|| named_in(&std::env::var(VARIABLE).unwrap_or_default()))
+/// Whether this process is to do without: never.
+#[cfg(not(adit_lab_steps))]
+#[inline]
+pub fn without(_: Idea) -> bool {
+    false
 }
 
+#[cfg(any(test, adit_lab_steps))]
 fn named_in(list: &str) -> [bool; Idea::ALL.len()] {
     Idea::ALL.map(|idea| list.split(',').any(|name| name == idea.name()))
 }

@@ -52,12 +52,18 @@
 //! assert_eq!((header.gso_type, header.gso_size, *spans), (GSO_UDP_L4, 100, 2));
 //! ```
 
+#![cfg_attr(not(test), no_std)]
 #![deny(missing_docs)]
+
+extern crate alloc;
+#[cfg(any(feature = "std", adit_lab_steps))]
+extern crate std;
 
 pub mod checksum;
 mod coalesce;
 #[cfg(test)]
 mod coalesce_tests;
+#[cfg(target_has_atomic = "64")]
 mod ends;
 mod frame;
 #[cfg(test)]
@@ -73,6 +79,7 @@ mod tests;
 mod tunnel_tests;
 
 pub use coalesce::{Coalescer, Full, Span};
+#[cfg(target_has_atomic = "64")]
 pub use ends::TunnelEnds;
 pub use frame::{Frame, Malformed};
 pub use icmp::{echo, echo_answer, too_big};

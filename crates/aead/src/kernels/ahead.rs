@@ -5,7 +5,7 @@
 //! packet at hand, and of the three that most often follow it.
 
 use super::avx2;
-use super::keystream::{Ahead, KeystreamBlocks, LONGEST};
+use super::keystream::{KeystreamBlocks, LONGEST};
 use super::scalar::Poly;
 use crate::kernels::batch::differs;
 use crate::{Key, TAG_LEN};
@@ -21,15 +21,15 @@ fn with_blocks(
     if text.len() > LONGEST {
         return None;
     }
-    let mut ahead = key.ahead.try_lock().ok()?;
-    let ahead = ahead.get_or_insert_with(|| Box::new(Ahead::new()));
-    let n = ahead.find(counter, |first, to| {
+    let taken = key.ahead.take()?;
+    let n = taken.ahead.find(counter, |first, to| {
         avx2::blocks_ahead(key.bytes(), first, to)
     });
-    let used = work(ahead.blocks(n), text, tag);
+    let used = work(taken.ahead.blocks(n), text, tag);
     if used {
-        ahead.used(n);
+        taken.ahead.used(n);
     }
+    taken.put_back();
     Some(used)
 }
 

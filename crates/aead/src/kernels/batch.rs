@@ -3,11 +3,11 @@
 use crate::TAG_LEN;
 
 /// Chunks of more than eight packets stay below this number of bytes, for the first-level cache.
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
 const CHUNK_BYTES: usize = 12 << 10;
 
 /// The number of jobs, whose texts have these lengths, that make the next chunk.
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
 pub(super) fn chunk(most: usize, lens: impl Iterator<Item = usize>) -> usize {
     let mut bytes = 0;
     let mut count = 0;

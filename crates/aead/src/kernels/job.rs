@@ -1,6 +1,6 @@
 //! One packet in either direction.
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
 use super::lanes;
 use crate::{Key, TAG_LEN};
 
@@ -42,7 +42,7 @@ impl Job<'_> {
     }
 }
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
 impl Job<'_> {
     /// Whether they differ only in nonce, text and additional data.
     pub(super) fn is_like(&self, other: &Self) -> bool {

@@ -1,6 +1,10 @@
 //! Keystream of some counters that follow each other, before packets have them.
 
+use alloc::boxed::Box;
+use core::cell::UnsafeCell;
 use core::hint::black_box;
+use core::panic::RefUnwindSafe;
+use core::sync::atomic::{AtomicBool, Ordering};
 
 /// How many counters have their blocks made together.
 pub(super) const COUNTERS: usize = 4;
@@ -64,5 +68,73 @@ impl Drop for Ahead {
     fn drop(&mut self) {
         self.blocks = [[0; 2 * LONGEST]; COUNTERS];
         black_box(&mut self.blocks);
+    }
+}
+
+/// The keystream that is kept with a key, made when first needed.
+#[derive(Default)]
+pub(crate) struct KeptAhead {
+    /// A thread works with it.
+    busy: AtomicBool,
+    ahead: UnsafeCell<Option<Box<Ahead>>>,
+}
+
+// SAFETY: only the thread that set `busy` looks into the cell, and what is there may go from thread to
+// thread.
+unsafe impl Sync for KeptAhead {}
+
+/// What a panic left half done stays `busy`, and nobody sees it again.
+impl RefUnwindSafe for KeptAhead {}
+
+/// Keystream that this thread alone works with, until it is put back.
+pub(super) struct TakenAhead<'a> {
+    pub(super) ahead: &'a mut Ahead,
+    busy: &'a AtomicBool,
+}
+
+impl KeptAhead {
+    /// The keystream, unless another thread has taken it: nobody waits.
+    pub(super) fn take(&self) -> Option<TakenAhead<'_>> {
+        if self.busy.swap(true, Ordering::Acquire) {
+            return None;
+        }
+        // SAFETY: this thread has set `busy`, so that no other has a reference before this one is given
+        // up by `put_back`.
+        let ahead = unsafe { &mut *self.ahead.get() };
+        Some(TakenAhead {
+            ahead: ahead.get_or_insert_with(|| Box::new(Ahead::new())),
+            busy: &self.busy,
+        })
+    }
+}
+
+impl TakenAhead<'_> {
+    pub(super) fn put_back(self) {
+        self.busy.store(false, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_does_without_what_another_one_has_taken() {
+        let kept = KeptAhead::default();
+        let taken = kept.take().unwrap();
+        assert!(kept.take().is_none());
+        taken.put_back();
+        assert!(kept.take().is_some());
+    }
+
+    #[test]
+    fn what_a_panic_interrupted_is_not_seen_again() {
+        let kept = KeptAhead::default();
+        let panics = std::panic::catch_unwind(|| {
+            let _taken = kept.take().unwrap();
+            panic!("as a test does");
+        });
+        assert!(panics.is_err());
+        assert!(kept.take().is_none());
     }
 }

@@ -2,32 +2,34 @@
 //! module.
 #![allow(unsafe_code)]
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
 mod ahead;
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
 mod avx2;
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
 mod avx512;
 mod batch;
 pub(crate) mod job;
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
 pub(crate) mod keystream;
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
 mod lanes;
+#[cfg(feature = "ring")]
 mod library;
+#[cfg(feature = "ring")]
 pub(crate) mod library_key;
 pub(crate) mod portable;
 pub(crate) mod scalar;
-#[cfg(all(test, target_arch = "x86_64"))]
+#[cfg(all(test, target_arch = "x86_64", target_feature = "sse2"))]
 mod zeroized_tests;
 
 use crate::kernels::job::Job;
 use crate::{Key, OpenJob, SealJob};
-use std::sync::OnceLock;
+use core::sync::atomic::{AtomicU8, Ordering};
 
 /// Clears the vector registers that the compiler may use for plain Rust.
 pub(crate) fn zeroize_baseline_registers() {
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
     macro_rules! clear {
         ($($register:tt)+) => {
             // SAFETY: every x86-64 has these registers; nothing else changes, and the compiler is
@@ -41,7 +43,7 @@ pub(crate) fn zeroize_baseline_registers() {
             }
         };
     }
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
     clear!("xmm0" "xmm1" "xmm2" "xmm3" "xmm4" "xmm5" "xmm6" "xmm7"
            "xmm8" "xmm9" "xmm10" "xmm11" "xmm12" "xmm13" "xmm14" "xmm15");
 }
@@ -57,35 +59,64 @@ pub struct Kernel {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Choice {
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
     Avx512,
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
     Avx2,
-    Portable,
+    #[cfg(feature = "ring")]
     Library,
+    Portable,
 }
 
-/// The one in use, once it was chosen.
-static ACTIVE: OnceLock<Kernel> = OnceLock::new();
+/// All of them, the fastest first.
+const CHOICES: &[Choice] = &[
+    #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
+    Choice::Avx512,
+    #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
+    Choice::Avx2,
+    #[cfg(feature = "ring")]
+    Choice::Library,
+    Choice::Portable,
+];
+
+impl Choice {
+    fn is_available(self) -> bool {
+        match self {
+            #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
+            Self::Avx512 => avx512::available(),
+            #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
+            Self::Avx2 => avx2::available(),
+            #[cfg(feature = "ring")]
+            Self::Library => true,
+            Self::Portable => true,
+        }
+    }
+}
+
+/// The place of the one in use in [`CHOICES`], once it was chosen, or else [`NONE`].
+static ACTIVE: AtomicU8 = AtomicU8::new(NONE);
+const NONE: u8 = u8::MAX;
+
+/// Makes this place of [`CHOICES`] the one in use, unless one is; returns that.
+fn activate(choice: usize) -> usize {
+    let (relaxed, number) = (Ordering::Relaxed, u8::try_from(choice).unwrap_or(NONE));
+    let before = ACTIVE.compare_exchange(NONE, number, relaxed, relaxed);
+    before.map_or_else(usize::from, |_| choice)
+}
 
 impl Kernel {
     /// All that this processor can run, the fastest first. `avx2` leaves batches that are too small
     /// to what does them faster, the library.
     pub fn available() -> impl Iterator<Item = Self> {
-        let all = [
-            #[cfg(target_arch = "x86_64")]
-            (Choice::Avx512, avx512::available()),
-            #[cfg(target_arch = "x86_64")]
-            (Choice::Avx2, avx2::available()),
-            (Choice::Library, true),
-            (Choice::Portable, true),
-        ];
-        all.into_iter()
-            .filter(|(_, here)| *here)
-            .map(|(choice, _)| Self {
-                choice,
-                mixed: true,
-            })
+        let here = CHOICES.iter().filter(|choice| choice.is_available());
+        here.map(|choice| Self::of(*choice))
+    }
+
+    fn of(choice: Choice) -> Self {
+        Self {
+            choice,
+            mixed: true,
+        }
     }
 
     /// The same, leaving nothing to others, for tests.
@@ -99,59 +130,57 @@ impl Kernel {
     }
 
     /// The one in use: what [`prefer`](crate::prefer) named first, or else the fastest.
-    #[expect(
-        clippy::missing_panics_doc,
-        reason = "the portable kernel runs on every processor"
-    )]
+    #[inline]
     pub fn active() -> Self {
-        *ACTIVE.get_or_init(|| Self::available().next().expect("some run everywhere"))
+        let active = usize::from(ACTIVE.load(Ordering::Relaxed));
+        CHOICES
+            .get(active)
+            .map_or_else(Self::choose_active, |choice| Self::of(*choice))
+    }
+
+    #[cold]
+    fn choose_active() -> Self {
+        let fastest = CHOICES.iter().position(|choice| choice.is_available());
+        // The portable kernel, the last, runs on every processor.
+        let active = activate(fastest.unwrap_or(CHOICES.len() - 1));
+        Self::of(CHOICES[active])
     }
 
     /// See [`prefer`](crate::prefer).
     pub(crate) fn prefer(name: &str) {
-        if let Some(kernel) = Self::available().find(|kernel| kernel.name() == name) {
-            let _ = ACTIVE.set(kernel);
+        let is_it = |choice: &Choice| choice.is_available() && Self::of(*choice).name() == name;
+        if let Some(preferred) = CHOICES.iter().position(is_it) {
+            activate(preferred);
         }
     }
 
     /// The name that [`prefer`](crate::prefer) knows.
     pub fn name(self) -> &'static str {
         match self.choice {
-            #[cfg(target_arch = "x86_64")]
+            #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
             Choice::Avx512 => "avx512",
-            #[cfg(target_arch = "x86_64")]
+            #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
             Choice::Avx2 => "avx2",
+            #[cfg(feature = "ring")]
             Choice::Library => "ring",
             Choice::Portable => "portable",
         }
     }
 
-    /// The kernel for a batch whose packets, with their tags, have these lengths. The thresholds
-    /// are measured.
+    /// The kernel for a batch whose packets, with their tags, have these lengths.
     fn choose(self, lens: impl ExactSizeIterator<Item = usize> + Clone) -> Choice {
-        #[cfg(target_arch = "x86_64")]
-        let some_short = |most| lens.clone().any(|len| len <= most + crate::TAG_LEN);
-        #[cfg(target_arch = "x86_64")]
-        let some_long = |most| lens.clone().any(|len| len > most + crate::TAG_LEN);
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = lens;
-        match self.choice {
-            #[cfg(target_arch = "x86_64")]
-            Choice::Avx2
-                if self.mixed
-                    && (lens.len() < avx2::FEW
-                        && (some_short(512) || some_long(avx2::LONGEST))
-                        || lens.len() == avx2::FEW && !some_long(256)) =>
-            {
-                Choice::Library
-            }
-            choice => choice,
+        #[cfg(all(target_arch = "x86_64", target_feature = "sse2", feature = "ring"))]
+        if self.choice == Choice::Avx2 && self.mixed && avx2::leaves_to_library(lens) {
+            return Choice::Library;
         }
+        #[cfg(not(all(target_arch = "x86_64", target_feature = "sse2", feature = "ring")))]
+        let _ = lens;
+        self.choice
     }
 
     /// Seals as [`seal_one`](crate::seal_one) does.
     pub fn seal_one(self, key: &Key, counter: u64, out: &mut [u8]) {
-        #[cfg(target_arch = "x86_64")]
+        #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
         if matches!(self.choice, Choice::Avx2 | Choice::Avx512) && ahead::seal(key, counter, out) {
             return zeroize_baseline_registers();
         }
@@ -160,7 +189,7 @@ impl Kernel {
 
     /// Opens as [`open_one`](crate::open_one) does.
     pub fn open_one(self, key: &Key, counter: u64, text: &mut [u8]) -> bool {
-        #[cfg(target_arch = "x86_64")]
+        #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
         if matches!(self.choice, Choice::Avx2 | Choice::Avx512)
             && let Some(authentic) = ahead::open(key, counter, text)
         {
@@ -175,14 +204,15 @@ impl Kernel {
     /// Seals as [`seal`](crate::seal) does.
     pub fn seal(self, jobs: &mut [SealJob<'_>]) {
         match self.choose(jobs.iter().map(|job| job.0.out.len())) {
-            #[cfg(target_arch = "x86_64")]
+            #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
             Choice::Avx512 => avx512::seal(jobs),
-            #[cfg(target_arch = "x86_64")]
+            #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
             Choice::Avx2 => avx2::seal(jobs),
             Choice::Portable => {
                 jobs.iter_mut().for_each(|job| portable::seal(&mut job.0));
                 zeroize_baseline_registers();
             }
+            #[cfg(feature = "ring")]
             Choice::Library => jobs.iter_mut().for_each(|job| library::seal(&mut job.0)),
         }
     }
@@ -193,14 +223,15 @@ impl Kernel {
             jobs.iter_mut().for_each(|job| job.1 = open(&mut job.0));
         };
         match self.choose(jobs.iter().map(|job| job.0.sealed().len())) {
-            #[cfg(target_arch = "x86_64")]
+            #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
             Choice::Avx512 => avx512::open(jobs),
-            #[cfg(target_arch = "x86_64")]
+            #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
             Choice::Avx2 => avx2::open(jobs),
             Choice::Portable => {
                 each(jobs, portable::open);
                 zeroize_baseline_registers();
             }
+            #[cfg(feature = "ring")]
             Choice::Library => each(jobs, library::open),
         }
     }

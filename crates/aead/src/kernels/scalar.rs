@@ -244,7 +244,7 @@ pub(super) fn reduce(h: [u64; 3], s: u128) -> [u8; 16] {
 }
 
 /// The low and the high 64 bits.
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
 #[inline(always)]
 pub(super) fn words(value: u128) -> [u64; 2] {
     [low(value), low(value >> 64)]

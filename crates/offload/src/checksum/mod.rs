@@ -5,13 +5,13 @@
 //! matter until it is folded (RFC 1071 §2).
 
 mod lanes;
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
 mod simd;
 #[cfg(test)]
 mod tests;
 
-use std::hint::black_box;
-use std::ops::Add;
+use core::hint::black_box;
+use core::ops::Add;
 
 use crate::lab::{self, Idea};
 use lanes::lanes;
@@ -28,7 +28,7 @@ impl Sum {
         if lab::without(Idea::VectorChecksum) {
             return Sum(two_bytes_at_a_time(bytes));
         }
-        #[cfg(target_arch = "x86_64")]
+        #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
         if bytes.len() >= simd::WORTH {
             return Sum(simd::sum(bytes));
         }

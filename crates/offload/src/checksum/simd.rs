@@ -12,7 +12,7 @@
 //! intrinsics; those of AVX2 gain nothing over LLVM.
 #![allow(unsafe_code)]
 
-use std::arch::x86_64::{
+use core::arch::x86_64::{
     __m512i, _mm512_add_epi64, _mm512_and_si512, _mm512_loadu_si512, _mm512_maskz_loadu_epi8,
     _mm512_reduce_add_epi64, _mm512_set1_epi64, _mm512_setzero_si512, _mm512_srli_epi64,
 };
@@ -22,15 +22,18 @@ use super::lanes::lanes;
 /// Bytes from which on choosing among vector widths pays for itself.
 pub(super) const WORTH: usize = 64;
 
+cpufeatures::new!(has_avx512, "avx512f", "avx512bw");
+cpufeatures::new!(has_avx2, "avx2");
+
 /// Sums with the widest vectors that this processor has.
 #[inline]
 pub(super) fn sum(bytes: &[u8]) -> u64 {
-    if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw") {
+    if has_avx512::get() {
         // SAFETY: the line above has just found on this processor all that the function is compiled
         // for.
         return unsafe { avx512(bytes) };
     }
-    if is_x86_feature_detected!("avx2") {
+    if has_avx2::get() {
         // SAFETY: the line above has just found on this processor all that the function is compiled
         // for.
         return unsafe { avx2(bytes) };
@@ -80,4 +83,14 @@ pub(super) fn avx512(bytes: &[u8]) -> u64 {
         _mm512_add_epi64(c, d),
     ))
     .cast_unsigned()
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_processor_has_what_the_standard_library_says() {
+        assert_eq!(super::has_avx2::get(), is_x86_feature_detected!("avx2"));
+        let avx512 = is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw");
+        assert_eq!(super::has_avx512::get(), avx512);
+    }
 }

@@ -70,7 +70,7 @@ fn fields_count_as_their_bytes() {
     assert_eq!(Sum::wide(0x0102_0304).fold(), Sum::of(&[1, 2, 3, 4]).fold());
 }
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
 #[test]
 #[allow(
     unsafe_code,

@@ -1,6 +1,6 @@
 //! Runs of packets that leave as one frame: what joins them, and their headers.
 
-use std::ops::Range;
+use core::ops::Range;
 
 use crate::VNET_HDR_LEN;
 use crate::checksum::Sum;
@@ -168,7 +168,7 @@ impl Run {
             let flags = self.layout.merged.transport + 13;
             self.head[VNET_HDR_LEN + flags] |= packet[flags] & (FIN | PSH);
         }
-        std::mem::replace(&mut self.last, item)
+        core::mem::replace(&mut self.last, item)
     }
 
     /// Whether nothing may follow the packet that was appended.

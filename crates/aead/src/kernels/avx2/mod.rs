@@ -20,12 +20,14 @@ use feed::Feed;
 const AHEAD: usize = chacha::WIDTH;
 
 /// Fewer packets than this, each no longer than [`LONGEST`], are worked on one by one.
-pub(super) const FEW: usize = 4;
+const FEW: usize = 4;
 /// In bytes of text.
-pub(super) const LONGEST: usize = alone::LONGEST;
+const LONGEST: usize = alone::LONGEST;
+
+cpufeatures::new!(features, "avx2", "bmi2");
 
 pub(super) fn available() -> bool {
-    is_x86_feature_detected!("avx2") && is_x86_feature_detected!("bmi2")
+    features::get()
 }
 
 pub(super) fn seal(jobs: &mut [SealJob<'_>]) {
@@ -48,6 +50,16 @@ pub(super) fn open(jobs: &mut [OpenJob<'_>]) {
     } else {
         Batch::new().open(jobs);
     }
+}
+
+/// Whether the library is faster for packets of these lengths, with their tags. The thresholds are
+/// measured.
+#[cfg(feature = "ring")]
+pub(super) fn leaves_to_library(lens: impl ExactSizeIterator<Item = usize> + Clone) -> bool {
+    let some_short = |most| lens.clone().any(|len| len <= most + TAG_LEN);
+    let some_long = |most| lens.clone().any(|len| len > most + TAG_LEN);
+    lens.len() < FEW && (some_short(512) || some_long(LONGEST))
+        || lens.len() == FEW && !some_long(256)
 }
 
 /// Whether packets of these lengths, with their tags, are worked on one by one.
@@ -204,5 +216,20 @@ impl Drop for Batch {
         // SAFETY: this module is entered only if `available`; the compiler keeps nothing in vector
         // registers across the instruction.
         unsafe { _mm256_zeroall() };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_processor_has_what_the_standard_library_says() {
+        let avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("bmi2");
+        assert_eq!(super::available(), avx2);
+        let avx512 = avx2
+            && is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx512bw")
+            && is_x86_feature_detected!("avx512vl")
+            && is_x86_feature_detected!("avx512ifma");
+        assert_eq!(crate::kernels::avx512::available(), avx512);
     }
 }

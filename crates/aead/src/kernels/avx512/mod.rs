@@ -33,12 +33,10 @@ const CHUNK: usize = 32;
 /// Batches with no more lanes than this are opened at once, into scratch memory.
 const FEW_LANES: usize = 24;
 
+cpufeatures::new!(features, "avx512f", "avx512bw", "avx512vl", "avx512ifma");
+
 pub(super) fn available() -> bool {
-    avx2::available()
-        && is_x86_feature_detected!("avx512f")
-        && is_x86_feature_detected!("avx512bw")
-        && is_x86_feature_detected!("avx512vl")
-        && is_x86_feature_detected!("avx512ifma")
+    avx2::available() && features::get()
 }
 
 pub(super) fn seal(jobs: &mut [SealJob<'_>]) {
