@@ -113,13 +113,16 @@ fn a_page_that_went_stale_is_told() {
         &[lock, &other],
     );
     assert!(of_both[0].contains("2.2.0 by now"));
-    // Another version, for another package only.
-    let more = lock.replace("\"ring\",", "\"ring 2.1.0\",")
-        + "[[package]]\nname = \"ring\"\nversion = \"1.9.0\"\nsource = \"registry\"\n\
+    // Another version, for another package only, beside ours and alone.
+    let others = "[[package]]\nname = \"ring\"\nversion = \"1.9.0\"\nsource = \"registry\"\n\
         [[package]]\nname = \"tool\"\nversion = \"1.0.0\"\nsource = \"registry\"\n\
         dependencies = [\n \"ring 1.9.0\",\n]\n";
+    let both = lock.replace("\"ring\",", "\"ring 2.1.0\",") + others;
     let row = "| `ring` | 2.1.0 | seals | yes |";
-    assert_eq!(mistakes(row, &metadata, &[&more]), Vec::<String>::new());
+    let wrong = mistakes(row, &metadata, &[&both, &others.replace(" 1.9.0", "")]);
+    assert_eq!(wrong, Vec::<String>::new());
+    let stale = mistakes("| `ring` | 1.9.0 | seals | yes |", &metadata, &[&both]);
+    assert!(stale[0].contains("2.1.0 by now"), "{stale:?}");
 }
 
 #[test]
