@@ -140,8 +140,6 @@ struct Field {
     network: MemNetwork,
     leaves: Vec<Leaf>,
     arrived: u32,
-    /// By leaf: whether it sends only one packet at a time.
-    rests: [bool; LEAVES as usize],
     _alone: MutexGuard<'static, ()>,
 }
 
@@ -199,7 +197,6 @@ impl Field {
             sockets,
             network,
             arrived: 0,
-            rests: [false; LEAVES as usize],
             _alone: alone,
         };
         // Few packets wait for a handshake.
@@ -231,11 +228,7 @@ impl Field {
         while self.arrived < until {
             assert!(last.elapsed() < Duration::from_secs(20), "nothing arrives");
             for (number, leaf) in (1..).zip(&mut self.leaves) {
-                let most = match self.rests[usize::from(number - 1)] {
-                    true => 1,
-                    false => may_be_in_flight,
-                };
-                while in_flight(leaf) < most {
+                while in_flight(leaf) < may_be_in_flight {
                     let flow = u16::try_from(in_flight(leaf) / 7).expect("few") % FLOWS;
                     leaf.send(number, flow);
                 }
@@ -322,19 +315,6 @@ impl Field {
                 .and_then(|peer| peer.rx_queue)
         };
         (1..=LEAVES).map(rx_queue).collect()
-    }
-
-    /// Two leaves of one receive queue send; the others rest. There are more leaves than receive queues.
-    fn load_one_rx_queue(&mut self) {
-        let rx_queues = self.rx_queues_of_leaves();
-        let is_shared = |rx_queue| rx_queues.iter().filter(|other| **other == rx_queue).count() > 1;
-        let shared = rx_queues
-            .iter()
-            .find(|rx_queue| is_shared(**rx_queue))
-            .expect("some");
-        for (rests, rx_queue) in self.rests.iter_mut().zip(&rx_queues) {
-            *rests = rx_queue != shared;
-        }
     }
 
     /// Has all leaves rekey, half of them from the gateway, and exchanges until they have.
@@ -497,40 +477,27 @@ fn rx_queues_follow_the_number_of_shards_without_a_loss() {
     assert_eq!(received.len(), 8, "they are used again");
 }
 
-/// Until some leaves have changed their receive queues, while `also` happens between the handshakes.
-fn move_leaves(field: &mut Field, mut also: impl FnMut(&mut Field)) {
-    let (mut moves, begun) = (0, Instant::now());
-    while moves < 3 {
-        let elapsed = begun.elapsed();
-        assert!(elapsed < Duration::from_secs(180), "{moves} moves");
-        field.load_one_rx_queue();
-        let before = field.rx_queues_of_leaves();
-        for _ in 0..2 {
-            field.rekey();
-            also(field);
-        }
-        let after = field.rx_queues_of_leaves();
-        moves += before.iter().zip(&after).filter(|(a, b)| a != b).count();
-    }
-}
-
-/// Two peers that have much to do share a receive queue: one of them moves with a handshake.
+/// All data of a peer arrives in one receive queue, so that none of its new session overtakes that of the one before.
 #[test]
-fn peers_move_with_handshakes_and_flows_keep_their_order() {
+fn peers_rekey_and_flows_keep_their_order() {
     let mut field = Field::new();
     field.network.delay(doze);
     field.exchange_over_all_rx_queues();
-    move_leaves(&mut field, |_| ());
+    let before = field.rx_queues_of_leaves();
+    for _ in 0..6 {
+        field.rekey();
+        assert_eq!(field.rx_queues_of_leaves(), before);
+    }
     field.exchange_rest();
 }
 
 #[test]
-fn peers_move_while_rx_queues_pause_and_change() {
+fn peers_rekey_while_rx_queues_pause_and_change() {
     let mut field = Field::new();
     field.exchange_over_all_rx_queues();
-    let mut round = 0;
-    move_leaves(&mut field, |field| {
-        round += 1;
+    let before = field.rx_queues_of_leaves();
+    for _ in 0..3 {
+        field.rekey();
         for _ in 0..10 {
             let patience = Duration::from_secs(5);
             field.gateway.pause(patience).expect("a pause");
@@ -538,28 +505,24 @@ fn peers_move_while_rx_queues_pause_and_change() {
             field.exchange(50);
         }
         // Two receive queues, and then four again, which takes load.
-        let rests = std::mem::take(&mut field.rests);
-        for shards in [2, SHARDS].into_iter().filter(|_| round % 2 == 0) {
-            field
-                .engine
-                .set_threads(shards, Policy::Auto)
-                .expect("threads");
+        for shards in [2, SHARDS] {
+            let threads = field.engine.set_threads(shards, Policy::Auto);
+            threads.expect("threads");
             let begun = Instant::now();
+            field.rekey();
             while field.rx_queues() != shards.next_power_of_two() {
-                let (is, of_leaves) = (field.rx_queues(), field.rx_queues_of_leaves());
-                let packets: Vec<_> = field.leaves.iter().map(in_flight).collect();
-                assert!(
-                    begun.elapsed() < Duration::from_secs(30),
-                    "{is} rx_queues, {packets:?} in flight in {of_leaves:?}"
-                );
+                let is = field.rx_queues();
+                let elapsed = begun.elapsed();
+                assert!(elapsed < Duration::from_secs(30), "{is} of {shards}");
                 field.exchange(100);
             }
         }
-        field.rests = rests;
-    });
+        assert_eq!(field.rx_queues_of_leaves(), before);
+    }
     field.hand_over();
     field.exchange(1000);
     field.exchange_rest();
+    assert_eq!(field.rx_queues_of_leaves(), before);
 }
 
 /// Another port has sockets of its own, in one receive queue until they are split.

@@ -1,4 +1,4 @@
-//! Ideas that `adit-lab reproduce` and benchmarks turn off one by one, to measure what each is worth.
+//! Ideas that `adit-lab reproduce` turns off one by one, to measure what each is worth.
 //!
 //! Only a build with `--cfg adit_lab_steps`, which the lab makes for itself, looks at the variable.
 //! In every other build [`without`] is the constant `false`.
@@ -15,21 +15,11 @@ pub enum Idea {
     VectorChecksum,
     /// GSO packets that fit one train.
     SizedFrames,
-    /// Peers that change their receive queue.
-    Moves,
-    /// Threads that help only where CPUs are idle.
-    IdleCpus,
 }
 
 impl Idea {
     #[cfg(any(test, adit_lab_steps))]
-    const ALL: [Self; 5] = [
-        Self::Mmsg,
-        Self::VectorChecksum,
-        Self::SizedFrames,
-        Self::Moves,
-        Self::IdleCpus,
-    ];
+    const ALL: [Self; 3] = [Self::Mmsg, Self::VectorChecksum, Self::SizedFrames];
 
     /// The name of the idea in [`VARIABLE`].
     pub const fn name(self) -> &'static str {
@@ -37,8 +27,6 @@ impl Idea {
             Self::Mmsg => "mmsg",
             Self::VectorChecksum => "vector-checksum",
             Self::SizedFrames => "sized-frames",
-            Self::Moves => "moves",
-            Self::IdleCpus => "idle-cpus",
         }
     }
 }
@@ -69,13 +57,9 @@ mod tests {
 
     #[test]
     fn ideas_are_turned_off_by_their_names() {
-        assert_eq!(named_in(""), [false; 5]);
-        assert_eq!(named_in("moves"), [false, false, false, true, false]);
-        assert_eq!(
-            named_in("sized-frames,mmsg"),
-            [true, false, true, false, false]
-        );
-        assert_eq!(named_in("vector-checksum")[..3], [false, true, false]);
+        assert_eq!(named_in(""), [false; 3]);
+        assert_eq!(named_in("sized-frames,mmsg"), [true, false, true]);
+        assert_eq!(named_in("vector-checksum"), [false, true, false]);
     }
 
     #[test]

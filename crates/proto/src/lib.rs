@@ -143,7 +143,7 @@ pub use in_use::{INDEX_BUCKETS, InUse};
 pub use peer::Peer;
 pub use per_thread::PerThread;
 pub use replay::ReplayWindow;
-pub use rx_queues::{MAX_RX_QUEUES, Moving, RxQueueTable, work};
+pub use rx_queues::{MAX_RX_QUEUES, RxQueueTable, work};
 pub use session::{Expired, Session};
 pub use shared::{IndexEntry, Shared};
 pub use stats::HandshakeStats;

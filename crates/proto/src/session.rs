@@ -21,8 +21,6 @@ pub struct Session {
     confirmed: AtomicBool,
     /// The handshake for the last minute of the session was asked for.
     last_minute: AtomicBool,
-    /// Its first data may have to wait: [`RxQueueTable`](crate::RxQueueTable) knows for what.
-    moves: AtomicBool,
     /// When an authentic datagram last came in on it, in nanoseconds; 0 if none did.
     heard: AtomicU64,
     window: Mutex<ReplayWindow>,
@@ -58,7 +56,6 @@ impl Session {
             counter: AtomicU64::new(0),
             confirmed: AtomicBool::new(ends.initiator),
             last_minute: AtomicBool::new(false),
-            moves: AtomicBool::new(false),
             heard: AtomicU64::new(0),
             window: Mutex::new(ReplayWindow::new()),
         }
@@ -158,21 +155,6 @@ impl Session {
     pub fn window(&self) -> MutexGuard<'_, ReplayWindow> {
         // A panic elsewhere leaves the window intact, because each step of `commit` does.
         self.window.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Whether [`RxQueueTable::moving`](crate::RxQueueTable::moving) is to be asked before its data is
-    /// delivered. That costs nothing once [`Self::set_moved`] was called.
-    pub fn moves(&self) -> bool {
-        self.moves.load(Ordering::Acquire)
-    }
-
-    /// Its data is delivered without asking from now on.
-    pub fn set_moved(&self) {
-        self.moves.store(false, Ordering::Release);
-    }
-
-    pub(crate) fn set_moving(&self) {
-        self.moves.store(true, Ordering::Release);
     }
 
     /// Whether a packet could be sent now.

@@ -109,7 +109,7 @@ impl Shared {
         }
     }
 
-    /// The receive queues of the interface, and the peers that move to another one.
+    /// The receive queues of the interface.
     pub fn rx_queues(&self) -> &RxQueueTable {
         &self.rx_queues
     }

@@ -1,5 +1,5 @@
 //! The last byte of a receiver index says in which receive queue, at which of several sockets, data arrives.
-//! Peers have the receive queues that their work asks for.
+//! A new peer gets the receive queue with the least work, and keeps it.
 
 mod common;
 
@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use adit_proto::config::PeerChange;
 use adit_proto::wire::DataHeader;
-use adit_proto::{Device, Import, MAX_RX_QUEUES};
+use adit_proto::{Import, MAX_RX_QUEUES};
 use common::*;
 
 const GATEWAY: usize = 0;
@@ -73,7 +73,6 @@ fn places(net: &Net) -> Vec<usize> {
 
 fn set_count(net: &Net, rx_queues: usize) {
     let shared = net.hosts[GATEWAY].device.shared();
-    assert!(shared.rx_queues().begin_change(net.now), "no peer moves");
     shared.rx_queues().set_count(rx_queues, net.now);
 }
 
@@ -99,73 +98,29 @@ fn peers_are_spread_over_rx_queues_and_keep_theirs_while_they_do_little() {
 const LITTLE: u64 = 1_000_000;
 const MUCH: u64 = 100 * LITTLE;
 
-/// How often peers are in another receive queue than ten seconds before.
-fn moves(net: &mut Net, seconds: u64, of: impl Fn(usize) -> u64) -> usize {
-    let (mut moves, mut before) = (0, places(net));
-    for _ in 0..seconds / 10 {
-        work(net, 10, &of);
-        let now = places(net);
-        moves += before.iter().zip(&now).filter(|(a, b)| a != b).count();
-        before = now;
-    }
-    moves
-}
-
+/// One that left would have data of its new session overtake that of the one before.
 #[test]
-fn two_peers_with_much_to_do_are_parted_at_the_next_rekey() {
-    let mut net = net();
-    exchange(&mut net, 5);
-    set_count(&net, 4);
-    let first = place(&net, 1);
-    let other = PEERS.skip(1).find(|number| place(&net, *number) == first);
-    let other = other.expect("eight peers have four receive queues");
-    let of = |number| match number == 1 || number == other {
-        true => MUCH,
-        false => LITTLE,
-    };
-    work(&mut net, 100, of);
-    assert_eq!(place(&net, other), place(&net, 1), "no session is new yet");
-    work(&mut net, 30, of);
-    assert_ne!(place(&net, other), place(&net, 1));
-    // Those that do little make way for them, and then all stay.
-    moves(&mut net, 400, of);
-    assert_eq!(moves(&mut net, 400, of), 0);
-    let heavy = [1, other].map(|number| place(&net, number));
-    assert_ne!(heavy[0], heavy[1]);
-    let beside = places(&net).into_iter().filter(|it| heavy.contains(it));
-    assert!(beside.count() <= 4, "{:?}", places(&net));
-}
-
-#[test]
-fn peers_with_little_to_do_make_way_for_one_with_much() {
+fn peers_keep_their_rx_queue_however_much_they_have_to_do() {
     let mut net = net();
     exchange(&mut net, 5);
     set_count(&net, 2);
-    let of = |number| if number == 3 { 5 * LITTLE } else { LITTLE };
-    moves(&mut net, 800, of);
-    let load = |rx_queue| -> u64 {
-        let there = PEERS.filter(|number| place(&net, *number) == rx_queue);
-        there.map(of).sum()
-    };
-    let loads = [load(0), load(1)];
-    assert!(loads.iter().all(|load| *load <= 7 * LITTLE), "{loads:?}");
-    assert_eq!(moves(&mut net, 600, of), 0, "they stay");
-}
-
-#[test]
-fn equal_peers_stay() {
-    let mut net = net();
-    exchange(&mut net, 5);
-    set_count(&net, 4);
-    assert_eq!(moves(&mut net, 600, |_| MUCH), 0);
+    let before = places(&net);
+    let heavy = |number: usize| before[number - 1] == 0;
+    let mut indices = BTreeSet::new();
+    for _ in 0..40 {
+        work(&mut net, 10, |number| if heavy(number) { MUCH } else { 0 });
+        assert_eq!(places(&net), before);
+        indices.extend(PEERS.map(|number| net.session(GATEWAY, number).local_index()));
+    }
+    assert!(indices.len() >= 3 * before.len(), "sessions changed");
 }
 
 #[test]
 fn a_new_peer_gets_the_rx_queue_with_least_to_do() {
     let mut net = net();
     let gateway = public_key(GATEWAY);
+    set_count(&net, 4);
     let shared = net.hosts[GATEWAY].device.shared();
-    shared.rx_queues().set_count(4, net.now);
     // What measures begins with a handshake.
     net.send(1, GATEWAY, b"there");
     net.run_for(secs(1));
@@ -179,56 +134,80 @@ fn a_new_peer_gets_the_rx_queue_with_least_to_do() {
     assert!(net.hosts[2].device.peer(&gateway).is_some());
 }
 
-/// A handshake that leads nowhere is no move, and does not keep the number of receive queues as it is.
-#[test]
-fn a_handshake_without_an_answer_moves_nobody() {
-    let mut net = net();
-    exchange(&mut net, 5);
-    set_count(&net, 2);
-    let heavy: Vec<usize> = PEERS.filter(|number| place(&net, *number) == 0).collect();
-    let of = |number| if heavy.contains(&number) { MUCH } else { 0 };
-    work(&mut net, 100, of);
-    let before = places(&net);
-    net.faults.mute = Some(GATEWAY);
-    work(&mut net, 100, of);
-    assert_eq!(places(&net), before);
-    net.faults.mute = None;
-    work(&mut net, 100, of);
-    assert_ne!(places(&net), before, "now they move");
-    set_count(&net, 4);
+/// In another process, whose records are these, after they were changed.
+fn go_on(net: &mut Net, host: usize, change: impl Fn(&mut [u8])) {
+    net.drain(host);
+    let mut random = Random(host as u64);
+    let mut import = Import::new(Box::new(move |bytes| {
+        bytes.fill_with(|| random.below(256).to_le_bytes()[0]);
+    }));
+    let exported = net.hosts[host].device.export(net.now, |mut record| {
+        change(&mut record);
+        import.take(&record)
+    });
+    exported.expect("all records");
+    net.hosts[host].device = import.finish(net.now).expect("a device");
 }
 
-/// Data of the new session still waits in the process that goes on.
+/// Where this index begins in a record.
+fn find(record: &[u8], index: u32) -> Option<usize> {
+    let bytes = index.to_le_bytes();
+    record.windows(bytes.len()).position(|it| it == bytes)
+}
+
+/// Earlier versions moved peers between receive queues by load, and said so in a byte of each session.
 #[test]
-fn a_move_is_handed_over() {
+fn a_peer_that_an_earlier_version_was_moving_loses_nothing() {
+    /// Of a session's record: its index, that of the peer, a bool, a time, two keys, a counter, two bools.
+    const MOVES_AT: usize = 4 + 4 + 1 + 8 + 2 * 32 + 8 + 2;
+    const PEER: usize = 1;
     let mut net = net();
     exchange(&mut net, 5);
     set_count(&net, 2);
-    let heavy: Vec<usize> = PEERS.filter(|number| place(&net, *number) == 0).collect();
-    work(&mut net, 100, |number| {
-        if heavy.contains(&number) { MUCH } else { 0 }
-    });
-    let peer = heavy[0];
-    net.hosts[GATEWAY].device.probe(net.now, &public_key(peer));
+    let before = net.session(GATEWAY, PEER).local_index();
+    net.hosts[GATEWAY].device.probe(net.now, &public_key(PEER));
     net.drain(GATEWAY);
-    net.run_for(millis(100));
-    let session = net.session(GATEWAY, peer);
-    let index = session.local_index();
-    let moving = |device: &Device| device.shared().rx_queues().moving(index, net.now);
-    let device = &mut net.hosts[GATEWAY].device;
-    assert!(session.moves());
-    let before = moving(device);
-    assert_eq!(before.map(|it| (it.from, it.to)), Some((0, 1)));
-    let mut import = Import::new(Box::new(|bytes| bytes.fill(7)));
-    let exported = device.export(net.now, |record| import.take(&record));
-    exported.expect("all records");
-    let other = import.finish(net.now).expect("a device");
-    other.shared().rx_queues().set_count(2, net.now);
-    assert_eq!(moving(&other), before);
-    let session = other.shared().session(index).expect("it goes on");
-    assert!(session.session.moves());
-    other.shared().rx_queues().moved(index);
-    assert_eq!(moving(&other), None);
+    exchange(&mut net, 5);
+    let index = net.session(GATEWAY, PEER).local_index();
+    assert_ne!(index, before, "a new session");
+
+    // The other receive queue, of two and of eight.
+    let moved = index ^ 1 << 24;
+    for host in [PEER, GATEWAY] {
+        go_on(&mut net, host, |record| {
+            let Some(at) = find(record, index) else {
+                return;
+            };
+            record[at..][..4].copy_from_slice(&moved.to_le_bytes());
+            if host == GATEWAY {
+                assert_eq!(record[at + MOVES_AT], 0);
+                record[at + MOVES_AT] = 1;
+            }
+        });
+    }
+    set_count(&net, 2);
+    let device = &net.hosts[GATEWAY].device;
+    assert_eq!(net.session(GATEWAY, PEER).local_index(), moved);
+    assert!(device.shared().session(before).is_some(), "it is kept");
+    let delivered = net.hosts[GATEWAY].delivered.len();
+    exchange(&mut net, 20);
+    let all = 20 * PEERS.count();
+    assert_eq!(net.hosts[GATEWAY].delivered.len() - delivered, all);
+
+    // The receive queue of the newest session is that of all that follow.
+    let place = place(&net, PEER);
+    exchange(&mut net, 400);
+    assert_ne!(net.session(GATEWAY, PEER).local_index(), moved);
+    assert_eq!(self::place(&net, PEER), place);
+    assert_ne!(place, usize::from(before.to_le_bytes()[3]) % 2);
+
+    // An earlier version that goes on after this one finds nobody on the move.
+    let index = net.session(GATEWAY, PEER).local_index();
+    go_on(&mut net, GATEWAY, |record| {
+        if let Some(at) = find(record, index) {
+            assert_eq!(record[at + MOVES_AT], 0);
+        }
+    });
 }
 
 #[test]

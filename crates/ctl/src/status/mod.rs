@@ -300,8 +300,7 @@ documented! {
         /// `path_mtu`.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub path_mtu: Option<u16>,
-        /// The receive queue in which its data arrives; absent while the interface has one. A handshake may
-        /// move the peer to a receive queue that has less to do.
+        /// The receive queue in which its data arrives; absent while the interface has one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub lane: Option<u8>,
         /// What it may do. Absent for a peer that may do everything.

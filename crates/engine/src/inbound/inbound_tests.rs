@@ -160,10 +160,7 @@ impl Hosts {
             return 0;
         }
         let mut shard = InboundFlowShard::Whole(Box::new(std::mem::take(&mut self.batch)));
-        let commit = |batch: &mut InboundBatch| {
-            batch.commit(context);
-            true
-        };
+        let commit = |batch: &mut InboundBatch| batch.commit(context);
         let delivery = &mut self.delivery;
         let deliver = |batch: &InboundBatch, flow_shard| {
             let delivered = delivery.deliver_batch(context, batch, flow_shard);
@@ -224,23 +221,16 @@ fn a_flood_from_elsewhere_with_the_index_of_a_peer_costs_it_nothing() {
 #[test]
 fn what_is_split_is_delivered_when_it_is_committed_and_ends_with_its_last_flow_shard() {
     let mut filed: Vec<InboundFlowShard> = InboundFlowShard::split(Box::default(), 3).collect();
-    let mut at = |index: usize, is_in_turn| {
+    let mut at = |index: usize| {
         let mut seen = Vec::new();
-        let commit = |batch: &mut InboundBatch| {
-            batch.is_committed = is_in_turn;
-            is_in_turn
-        };
+        let commit = |batch: &mut InboundBatch| batch.is_committed = true;
         let is_done = filed[index].commit_at(index, commit, |_, flow_shard| seen.push(flow_shard));
         (is_done, seen)
     };
-    assert_eq!(at(1, true), (false, vec![]), "nobody has committed it");
-    assert_eq!(at(0, false), (false, vec![]));
-    assert_eq!(at(2, true), (false, vec![]));
-    assert_eq!(at(0, true), (true, vec![]));
-    assert_eq!(
-        [at(2, true), at(1, true)],
-        [(true, vec![1]), (true, vec![0])]
-    );
+    assert_eq!(at(1), (false, vec![]), "nobody has committed it");
+    assert_eq!(at(2), (false, vec![]));
+    assert_eq!(at(0), (true, vec![]));
+    assert_eq!([at(2), at(1)], [(true, vec![1]), (true, vec![0])]);
     let ended = filed.into_iter().map(|it| it.end().is_some());
     assert_eq!(ended.collect::<Vec<_>>(), [false, false, true]);
 }

@@ -66,26 +66,27 @@ impl InboundFlowShard {
         std::iter::repeat_n(of, commit_locks).map(Self::Split)
     }
 
-    /// Commits it at this commit lock: `commit` says whether it is the batch's turn, `deliver` gets what
-    /// is committed, and which flow shard of it. Whether it is committed.
+    /// Commits it at this commit lock: `commit` gets the batch at the first one, `deliver` what is committed, and
+    /// which flow shard of it. Whether that is done.
     pub(crate) fn commit_at(
         &mut self,
         at: usize,
-        commit: impl FnOnce(&mut InboundBatch) -> bool,
+        commit: impl FnOnce(&mut InboundBatch),
         deliver: impl FnOnce(&InboundBatch, usize),
     ) -> bool {
         match self {
             Self::Whole(batch) => {
                 batch.open(1);
-                let is_in_turn = commit(batch);
-                if is_in_turn {
-                    deliver(batch, 0);
-                }
-                is_in_turn
+                commit(batch);
+                deliver(batch, 0);
+                true
             }
             Self::Split(of) if at == 0 => {
                 let mut batch = of.batch.write().unwrap_or_else(PoisonError::into_inner);
-                batch.as_deref_mut().is_none_or(commit)
+                if let Some(batch) = batch.as_deref_mut() {
+                    commit(batch);
+                }
+                true
             }
             // The thread that commits it comes here next.
             Self::Split(of) => match of.batch.try_read().as_deref() {
@@ -365,17 +366,6 @@ impl InboundBatch {
             }
         }
         runs.sort_by_key(|run| run.peer.id());
-    }
-
-    /// The sessions of authentic packets that may have to wait for what arrived in another receive queue, and
-    /// whether they have data, which does.
-    pub(crate) fn moving_sessions(&self) -> impl Iterator<Item = (&Session, bool)> {
-        let moving = self.runs.iter().filter(|run| run.session.moves());
-        moving.filter_map(|run| {
-            let accepted = run.packets.clone().filter(|at| self.accepted[*at]);
-            let longest = accepted.map(|at| self.packets[at].len).max()?;
-            Some((run.session.as_ref(), longest > TAG_LEN))
-        })
     }
 
     /// Stage 5. Only what is authentic moves the window, the endpoint or a timer.

@@ -1,10 +1,10 @@
-//! The receive queues of one interface, and how their number changes, and peers move, without a loss and without
-//! reordering.
+//! The receive queues of one interface, and how their number changes without a loss and without reordering.
 //!
 //! A receive queue is a socket of each family with an ordered queue of its own, so that threads take and
 //! commit at the same time. The receiver index says in which receive queue a datagram arrives, and all data
-//! of a peer is in one. There are 1, 2, 4 or 8 receive queues: when their number is doubled, peers move
-//! only to the new ones, and when it is halved, only from those that are given up.
+//! of a peer is in one ([`RxQueueTable`](adit_proto::RxQueueTable)). There are 1, 2, 4 or 8 receive queues: when
+//! their number is doubled, peers move only to the new ones, and when it is halved, only from those that are
+//! given up.
 //!
 //! ```text
 //! 1. the receive queues that peers move to are held: nothing is taken from their sockets
@@ -14,11 +14,6 @@
 //! 5. all of that is committed
 //! 6. the receive queues that were held go on
 //! ```
-//!
-//! A peer also moves when a session of it is in another receive queue than the one before
-//! ([`RxQueueTable`](adit_proto::RxQueueTable)). Then the batch that has the first data of the new
-//! session stays the head of its receive queue, until steps 4 and 5 are done in the receive queue of the
-//! session before it. No receive queue waits for one that waits itself.
 //!
 //! A thread that polls takes and commits as ever. The owner alone looks how far a change has come, so that
 //! nothing is added to what is done for a packet. There is one change at a time.
@@ -71,32 +66,12 @@ impl<S> Taking<S> {
 
 #[derive(Default)]
 struct OrderState {
-    /// Nothing is taken from any receive queue, but from one that another one waits for.
+    /// Nothing is taken from any receive queue. Then there is no change.
     is_closed: bool,
     change: Option<RxQueueChange>,
-    /// The wait of the head of each receive queue.
-    waits: [Option<Wait>; RX_QUEUES],
 }
 
-/// The first data of a session waits.
-#[derive(Clone, Copy)]
-struct Wait {
-    session: u32,
-    /// Until what has arrived in this receive queue is committed.
-    from: usize,
-    is_over: bool,
-}
-
-/// Whether it is the turn of a head that may have to wait.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Turn {
-    Comes,
-    Waits,
-    /// The owner is to be woken: it sees to it.
-    Begins,
-}
-
-/// A change of the number of receive queues, or a wait for one of them.
+/// A change of the number of receive queues.
 struct RxQueueChange {
     /// The receive queues that peers leave, and those that they move to.
     left: Range<usize>,
@@ -108,15 +83,8 @@ struct RxQueueChange {
     /// Of each receive queue that peers leave: the sequence number before which all of that is to be
     /// committed, once that is known.
     sequences: [Option<u64>; RX_QUEUES],
-    end: ChangeEnd,
-}
-
-/// The end of a change.
-enum ChangeEnd {
-    /// Another number of receive queues is in use.
-    RxQueues(usize),
-    /// The head of a receive queue, which has data of a session, goes on.
-    Head(usize, u32),
+    /// So many are in use when it is over.
+    rx_queues: usize,
 }
 
 /// How far a change has come.
@@ -124,8 +92,8 @@ enum ChangeEnd {
 pub(crate) enum ChangeProgress {
     /// These receive queues are to be polled, though they may seem empty.
     Waits([bool; RX_QUEUES]),
-    /// If their number changed, so many receive queues are in use from now on.
-    Over(Option<usize>),
+    /// So many receive queues are in use from now on.
+    Over(usize),
 }
 
 impl<S, B, const N: usize> RxQueues<S, B, N> {
@@ -171,55 +139,6 @@ impl<S, B, const N: usize> RxQueues<S, B, N> {
         state.change.is_none() && self.all.iter().all(|rx_queue| rx_queue.0.is_drained())
     }
 
-    /// The head of a receive queue has the first data of a session, and the session before it was in the
-    /// receive queue `from`. The caller has the commit lock, and asks again until its turn comes.
-    pub(crate) fn turn_of_head(&self, rx_queue: usize, from: usize, session: u32) -> Turn {
-        let mut state = lock(&self.state);
-        let wait = &mut state.waits[rx_queue % RX_QUEUES];
-        match wait {
-            Some(it) if (it.session, it.from) == (session, from) => {
-                if !it.is_over {
-                    return Turn::Waits;
-                }
-                *wait = None;
-                return Turn::Comes;
-            }
-            // Another one's, which did not have to wait so long.
-            _ => {}
-        }
-        *wait = Some(Wait {
-            session,
-            from,
-            is_over: false,
-        });
-        if state.change.is_none() {
-            self.begin_wait(&mut state);
-        }
-        Turn::Begins
-    }
-
-    /// Begins to wait for what the next head has to wait for.
-    fn begin_wait(&self, state: &mut OrderState) {
-        let waits = state.waits.iter().enumerate();
-        let mut waits = waits.filter_map(|(rx_queue, wait)| Some((rx_queue, wait.as_ref()?)));
-        let next = waits.find(|(_, wait)| !wait.is_over);
-        state.change = next.map(|(rx_queue, wait)| RxQueueChange {
-            left: wait.from..wait.from + 1,
-            held: 0..0,
-            graces: Vec::new(),
-            is_marked: false,
-            sequences: [None; RX_QUEUES],
-            end: ChangeEnd::Head(rx_queue, wait.session),
-        });
-        if let Some(change) = &state.change
-            && state.is_closed
-        {
-            self.set_held(change.left.clone(), false);
-        }
-        let changes = state.change.is_some();
-        self.is_changing.store(changes, Ordering::Relaxed);
-    }
-
     /// Begins a change. `spread` has the kernel deliver by the new number, and returns when that is so
     /// for all that arrives, and how many receive queues are then in use; nothing if the kernel refuses.
     /// False if there is no change.
@@ -249,12 +168,12 @@ impl<S, B, const N: usize> RxQueues<S, B, N> {
             graces,
             is_marked: false,
             sequences: [None; RX_QUEUES],
-            end: ChangeEnd::RxQueues(rx_queues),
+            rx_queues,
         });
         true
     }
 
-    /// Whether a change, or a wait, is under way. The owner then looks how far it has come, often.
+    /// Whether a change is under way. The owner then looks how far it has come, often.
     pub(crate) fn is_changing(&self) -> bool {
         self.is_changing.load(Ordering::Relaxed)
     }
@@ -293,31 +212,22 @@ impl<S, B, const N: usize> RxQueues<S, B, N> {
                 |rx_queue| change.left.contains(&rx_queue) && change.sequences[rx_queue].is_none();
             return Some(ChangeProgress::Waits(std::array::from_fn(waits)));
         }
-        let (left, held) = (change.left.clone(), change.held.clone());
-        let rx_queues = match change.end {
-            ChangeEnd::RxQueues(rx_queues) => Some(rx_queues),
-            ChangeEnd::Head(rx_queue, session) => {
-                let wait = state.waits[rx_queue].as_mut();
-                if let Some(wait) = wait.filter(|wait| wait.session == session) {
-                    wait.is_over = true;
-                }
-                None
-            }
-        };
+        let (held, rx_queues) = (change.held.clone(), change.rx_queues);
         self.set_held(held, false);
-        if state.is_closed {
-            self.set_held(left, true);
-        }
-        self.begin_wait(&mut state);
+        self.end_change(&mut state);
         Some(ChangeProgress::Over(rx_queues))
     }
 
     /// The sockets are others than before: nothing waits in them, and no change is under way.
     pub(crate) fn replaced(&self) {
         let mut state = lock(&self.state);
-        state.waits = [None; RX_QUEUES];
-        self.begin_wait(&mut state);
+        self.end_change(&mut state);
         self.set_held(0..RX_QUEUES, state.is_closed);
+    }
+
+    fn end_change(&self, state: &mut OrderState) {
+        state.change = None;
+        self.is_changing.store(false, Ordering::Relaxed);
     }
 }
 

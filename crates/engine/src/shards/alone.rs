@@ -16,7 +16,6 @@ use std::io;
 use adit_io::{TunQueue, UdpSocket};
 use adit_proto::Time;
 
-use crate::inbound::InboundFlowShard;
 use crate::order::ordered_queue::Commit;
 use crate::outbound::OutboundFlowShard;
 use crate::outbound::context::OutboundContext;
@@ -66,31 +65,23 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
         of: &RxQueueSocket<'_, U>,
         (now, role): (Time, PollRole),
     ) -> Option<io::Result<Polled>> {
-        let (rx_queue, context) = (of.rx_queue, self.inbound_context(of.rx_queue, now));
+        let context = self.inbound_context(of.rx_queue, now);
         let ThreadState {
             buffers, delivery, ..
         } = thread;
-        let (polled, has_to_wait) = self.inbound.queue(rx_queue).pass(|taking, ()| {
+        self.inbound.queue(of.rx_queue).pass(|taking, ()| {
             let Some(mut batch) = self.receive(buffers, taking, of, (now, role)) else {
-                return ((Ok(Polled::packets(0, false)), false), None);
+                return (Ok(Polled::packets(0, false)), None);
             };
             #[cfg(debug_assertions)]
             progress::pause();
             let polled = batch.polled();
             batch.open(1);
-            if batch.moving_sessions().next().is_some() {
-                // Whether it waits for another receive queue is to be found out without these locks.
-                return ((Ok(polled), true), Some(InboundFlowShard::Whole(batch)));
-            }
             batch.commit(context);
             let delivered = delivery.deliver_batch(context, &batch, 0);
             batch.ends();
             buffers.inbound.give_back(batch);
-            ((delivered.map(|()| polled), false), None)
-        })?;
-        Some(match has_to_wait {
-            true => self.commit_inbound(thread, rx_queue, now).and(polled),
-            false => polled,
+            (delivered.map(|()| polled), None)
         })
     }
 }

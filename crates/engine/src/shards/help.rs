@@ -5,7 +5,6 @@ use std::os::unix::fs::FileExt;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use adit_offload::lab::{self, Idea};
 use adit_proto::Time;
 
 use crate::order::rx_queues::RX_QUEUES;
@@ -156,9 +155,6 @@ impl CpuLoad {
     pub(crate) fn idle_cpus(&self) -> Option<i64> {
         #[cfg(debug_assertions)]
         if crate::thread::progress::cpus_are_idle() {
-            return Some(1);
-        }
-        if lab::without(Idea::IdleCpus) {
             return Some(1);
         }
         let (file, cpus) = self.0.as_ref()?;

@@ -185,16 +185,12 @@ impl<T: TunQueue, U: UdpSocket> OwnedQueues<T, U> {
         rx_queues: usize,
         now: Time,
     ) {
-        if !self.common().proto.rx_queues().begin_change(now) {
-            // A peer is about to move.
-            return;
-        }
         self.set_lent(resources, false);
         if rx_queues > self.sockets.rx_queues() {
             // The sockets of receive queues are the first on their port: those of slow peers come again.
             self.with_outbound(resources, now, |outbound, _, _| outbound.clear_paths());
         }
-        self.rx_queues_stay = !self.queues.change_rx_queues(&self.sockets, rx_queues, now);
+        self.rx_queues_stay = !self.queues.change_rx_queues(&self.sockets, rx_queues);
         for (socket, descriptor) in each(&self.sockets) {
             let data = Token::Queue(self.number, descriptor).data();
             let events = self.socket_events(descriptor);
@@ -249,7 +245,6 @@ impl<T: TunQueue, U: UdpSocket> OwnedQueues<T, U> {
             });
         }
         if self.queues.is_changing() {
-            self.set_lent(resources, false);
             self.go_on_changing(resources, now)?;
         }
         let polled = match std::mem::take(&mut self.ready) {
@@ -435,10 +430,6 @@ impl<T: TunQueue, U: UdpSocket> OwnedQueues<T, U> {
         }
         self.awaits_tun = false;
         self.set_blocked(&resources.epoll, now)?;
-        if replaced {
-            // A receive queue may have waited for a socket that is gone.
-            queues.proceed(&mut resources.thread, &self.sockets, now)?;
-        }
         // The full socket was replaced, and there may be none of its family now.
         self.ready |= replaced && self.blocked.is_some();
         Ok(())

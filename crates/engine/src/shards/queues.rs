@@ -11,13 +11,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use adit_io::{Offloads, TunQueue, UdpSocket};
-use adit_proto::{Moving, Time};
+use adit_proto::Time;
 use rustix::event::epoll::EventFlags;
 
 use crate::inbound::shares::Shares;
 use crate::inbound::{self, InboundBatch, InboundFlowShard};
 use crate::order::ordered_queue::{Commit, SequenceNumber, Taken};
-use crate::order::rx_queues::{RX_QUEUES, RxQueues, Taking, Turn};
+use crate::order::rx_queues::{RX_QUEUES, RxQueues, Taking};
 use crate::outbound::batch::OutboundBatch;
 use crate::outbound::buffers;
 use crate::outbound::seal::FLOW_SHARDS;
@@ -371,13 +371,7 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
         let context = self.inbound_context(rx_queue, now);
         let mut result = Ok(());
         let commit_at = |at, (): &mut (), shard: &mut InboundFlowShard| {
-            let commit = |batch: &mut InboundBatch| {
-                let is_in_turn = self.is_in_turn(batch, rx_queue, now);
-                if is_in_turn {
-                    batch.commit(context);
-                }
-                is_in_turn
-            };
+            let commit = |batch: &mut InboundBatch| batch.commit(context);
             let deliver = |batch: &InboundBatch, flow_shard| {
                 if let Err(error) = delivery.deliver_batch(context, batch, flow_shard) {
                     result = Err(error);
@@ -398,33 +392,6 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
         result
     }
 
-    /// Whether no data of the batch has to wait for what arrived in another receive queue.
-    fn is_in_turn(&self, batch: &InboundBatch, rx_queue: usize, now: Time) -> bool {
-        let table = self.common.proto.rx_queues();
-        batch.moving_sessions().all(|(session, has_data)| {
-            let index = session.local_index();
-            if !has_data {
-                table.heard(index, now);
-                return true;
-            }
-            if let Some(Moving { from, to }) = table.moving(index, now) {
-                if to != rx_queue {
-                    return true;
-                }
-                match self.inbound.turn_of_head(rx_queue, from, index) {
-                    Turn::Comes => table.moved(index),
-                    Turn::Waits => return false,
-                    Turn::Begins => {
-                        self.handle().wake();
-                        return false;
-                    }
-                }
-            }
-            session.set_moved();
-            true
-        })
-    }
-
     /// Commits what others have worked on. Errors are the TUN's.
     pub(crate) fn proceed(
         &self,
@@ -434,7 +401,7 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
     ) -> io::Result<()> {
         let context = self.context(&thread.buffers.outbound, sockets, now);
         self.outbound.proceed(context, &self.tun);
-        // Also what waited for a socket that is gone.
+        // Also what came from a socket that is gone.
         (0..RX_QUEUES).try_for_each(|rx_queue| self.commit_inbound(thread, rx_queue, now))
     }
 

@@ -1,7 +1,6 @@
 //! Changes of the number of receive queues of an interface, while packets flow.
 
 use adit_io::UdpSocket;
-use adit_offload::lab::{self, Idea};
 use adit_proto::Time;
 
 use crate::order::rx_queues::{ChangeProgress, RX_QUEUES};
@@ -9,24 +8,20 @@ use crate::shards::queues::Queues;
 use crate::shared::sockets::Sockets;
 
 impl<T, U> Queues<T, U> {
-    /// Begins to spread peers over so many receive queues; none moves of its own accord meanwhile. False if the
-    /// kernel refused any part of that.
-    pub(crate) fn change_rx_queues(&self, sockets: &Sockets<U>, rx_queues: usize, now: Time) -> bool
+    /// Begins to spread peers over so many receive queues. False if the kernel refused any part of that.
+    pub(crate) fn change_rx_queues(&self, sockets: &Sockets<U>, rx_queues: usize) -> bool
     where
         U: UdpSocket,
     {
         let before = sockets.in_use();
         let both = before.max(rx_queues);
         let mut is_refused = false;
-        let begins = self.inbound.change(before, rx_queues, || {
+        self.inbound.change(before, rx_queues, || {
             let (graces, refused) = sockets.spread(rx_queues);
             is_refused = refused;
             sockets.use_rx_queues(if graces.is_empty() { before } else { both });
             (!graces.is_empty()).then_some((graces, if refused { both } else { rx_queues }))
         });
-        if !begins {
-            self.common.proto.rx_queues().set_count(before, now);
-        }
         !is_refused
     }
 
@@ -38,15 +33,8 @@ impl<T, U> Queues<T, U> {
         match self.inbound.progress(families) {
             Some(ChangeProgress::Waits(rx_queues)) => return rx_queues,
             Some(ChangeProgress::Over(rx_queues)) => {
-                if let Some(rx_queues) = rx_queues {
-                    sockets.use_rx_queues(rx_queues);
-                    let table = self.common.proto.rx_queues();
-                    table.set_count(rx_queues, now);
-                    if lab::without(Idea::Moves) {
-                        // No peer moves while their number is about to change.
-                        table.begin_change(now);
-                    }
-                }
+                sockets.use_rx_queues(rx_queues);
+                self.common.proto.rx_queues().set_count(rx_queues, now);
                 self.handle().wake();
             }
             None => {}

@@ -394,7 +394,6 @@ impl Import {
                 return Err(NotImported("an index of two sessions"));
             }
         }
-        state.go_on_moving(&device.core.shared);
         read_history(&mut state, record)?;
         for _ in 0..record.u32()? {
             let (place, packets) = (usize::from(record.u8()?), record.u64()?);

@@ -185,7 +185,7 @@ impl Device {
         let Some((session, mut response)) =
             create_response(consumed, &state.remote, index, &ephemeral, now)
         else {
-            core.free_index(index);
+            core.indices.remove(index);
             return refused(Refusal::NotAuthentic);
         };
         core.stats.initiations_accepted += 1;

@@ -14,7 +14,7 @@
 //! - `configure`: a change of configuration, and `configure_peer` of one peer;
 //! - `access`: what peers may do, and until when;
 //! - `cloned`: what a machine forgets that has become two;
-//! - `balance`: the receive queues that new sessions are in, by the work of each (`rates`);
+//! - `balance`: the receive queue that a new peer is in, by the work of each (`rates`);
 //! - `race`: the addresses of a peer whose endpoint is a name (`candidates`);
 //! - `path`: the longest packet that the path to a peer takes, found by a `search`;
 //! - `packet`: one packet of data, for embedders without shards.

@@ -366,7 +366,7 @@ impl PeerState {
             create_initiation(identity, &self.remote, index, timestamp, ephemeral)
         });
         let Some((initiation, mut message)) = created else {
-            core.free_index(index);
+            core.indices.remove(index);
             return;
         };
         self.initiation = Some(initiation);

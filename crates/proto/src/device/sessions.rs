@@ -90,14 +90,6 @@ impl PeerState {
     }
 
     pub(super) fn publish(&mut self, core: &mut Core, now: Time, session: &Arc<Session>) {
-        // In another receive queue than the sessions before it, its data waits for theirs.
-        let others = self.sessions_in_other_rx_queues(session);
-        let last = others.map(|other| other.born()).max();
-        let mut rx_queues = core.shared.rx_queues().lock();
-        if rx_queues.has_session(session.local_index(), last) {
-            session.set_moving();
-        }
-        drop(rx_queues);
         core.shared.insert(&self.peer, session);
         // "…zeros out … all keys after … Reject-After-Time × 3 … if no new keys have been
         // exchanged" (6.3).
@@ -135,7 +127,7 @@ impl PeerState {
             core.shared
                 .admission()
                 .expect_response(initiation.index, false);
-            core.free_index(initiation.index);
+            core.indices.remove(initiation.index);
         }
     }
 
@@ -186,7 +178,7 @@ impl Core {
     fn drop_session(&mut self, session: Option<Arc<Session>>) {
         if let Some(session) = session {
             self.shared.remove(session.local_index());
-            self.free_index(session.local_index());
+            self.indices.remove(session.local_index());
         }
     }
 }

@@ -676,11 +676,6 @@ impl Net {
         text.truncate(text.len() - TAG_LEN);
         inbound.peer.roam(from);
         let data = !text.is_empty();
-        if data && session.moves() {
-            // One datagram is delivered after the other: none overtakes another.
-            shared.rx_queues().moved(session.local_index());
-            session.set_moved();
-        }
         self.hosts[host].accounting.received_bytes += bytes.len() as u64;
         let event = inbound
             .peer

@@ -131,7 +131,8 @@ impl RecordWriter {
         self.u64(session.sent());
         self.bool(session.is_confirmed());
         self.bool(session.has_last_minute());
-        self.bool(session.moves());
+        // In earlier versions: whether its peer moves to another receive queue.
+        self.bool(false);
         self.option(session.heard(), Self::time);
         let window = session.window();
         let (greatest, ring) = window.parts();
@@ -278,7 +279,8 @@ impl<'a> RecordReader<'a> {
         }
         let is_confirmed = self.bool()?;
         let has_last_minute = self.bool()?;
-        let moves = self.bool()?;
+        // Whether its peer moved to another receive queue, in earlier versions.
+        self.bool()?;
         let heard = self.option(Self::time)?;
         let greatest = self.u64()?;
         let mut ring = [0; WORDS];
@@ -288,11 +290,7 @@ impl<'a> RecordReader<'a> {
         let window = ReplayWindow::from_parts(greatest, ring);
         let window = window.ok_or(NotImported("a received counter is beyond its limit"))?;
         let session = Session::new(ends, send, receive);
-        let session = session.in_use(sent, window, is_confirmed, has_last_minute, heard);
-        if moves {
-            session.set_moving();
-        }
-        Ok(session)
+        Ok(session.in_use(sent, window, is_confirmed, has_last_minute, heard))
     }
 
     pub(super) fn noted(&mut self) -> Result<PeerNotes> {
