@@ -247,7 +247,7 @@ fn build_adit(repository: &Path, flavour: Flavour) -> Result<PathBuf, Failure> {
     let mut command = Command::new("cargo");
     command
         .args(["build", "--quiet", "--release", "--locked"])
-        .args(["--package", "adit"])
+        .args(["--package", "adit-cli", "--bin", "adit"])
         .current_dir(repository)
         .env("CARGO_TARGET_DIR", &target);
     if !flags.is_empty() {
