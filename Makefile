@@ -128,6 +128,7 @@ PUBLIC = $(addprefix -p ,adit adit-proto adit-aead adit-offload adit-io adit-eng
 lint:
 	cargo fmt --all --check
 	cargo fmt --manifest-path bench/Cargo.toml --check
+	cargo fmt --manifest-path bench/embedders/Cargo.toml --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	cargo clippy --manifest-path bench/Cargo.toml --all-targets --locked -- -D warnings
 	scripts/budgets
