@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use adit_testbed::framing::TUNNEL_MTU;
@@ -62,15 +62,9 @@ fn spawn(
         .env("WG_LOG_LEVEL", "error")
         .env("WG_PROCESS_FOREGROUND", "1")
         .envs(entry.environment.iter().cloned());
-    let path = log_path(first);
-    let log = host.run(move || {
-        // A daemon that may choose its first port leaves these to those that are told theirs.
-        std::fs::write("/proc/sys/net/ipv4/ip_local_reserved_ports", PORTS)?;
-        std::fs::File::create(path)
-    })?;
-    command
-        .stdout(Stdio::from(log.try_clone()?))
-        .stderr(Stdio::from(log));
+    // A daemon that may choose its first port leaves these to those that are told theirs.
+    host.run(|| std::fs::write("/proc/sys/net/ipv4/ip_local_reserved_ports", PORTS))?;
+    log_to(host, first, &mut command)?;
     let mut daemon = host.spawn(command)?;
     let limit = READY + READY * u32::try_from(interfaces.len())? / 100;
     let deadline = Instant::now() + limit;
@@ -102,6 +96,71 @@ fn spawn(
                 read_log(host, first)?.trim()
             )
             .into());
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Has what a program says written to the log of `name`.
+fn log_to(host: &Host, name: &str, command: &mut Command) -> Result<(), Failure> {
+    let path = log_path(name);
+    let log = host.run(move || std::fs::File::create(path))?;
+    command
+        .stdout(Stdio::from(log.try_clone()?))
+        .stderr(Stdio::from(log));
+    Ok(())
+}
+
+/// Starts a program that embeds a library, which reads its private key from standard input, and waits
+/// until it has made its interface.
+pub(crate) fn start_embedding(
+    host: &Host,
+    interface: &str,
+    words: &[String],
+    private: &str,
+) -> Result<Process, Failure> {
+    let path = format!("/sys/class/net/{interface}");
+    let is_there = |_: &str| {
+        let path = path.clone();
+        host.run(move || Path::new(&path).exists())
+    };
+    start_and_hear(host, interface, words, private, READY, is_there)
+}
+
+/// Starts a program with its private key as standard input, and waits until what it has said, and
+/// what it has done, is enough.
+pub(crate) fn start_and_hear(
+    host: &Host,
+    name: &str,
+    words: &[String],
+    private: &str,
+    limit: Duration,
+    is_enough: impl Fn(&str) -> bool,
+) -> Result<Process, Failure> {
+    let (program, arguments) = words.split_first().ok_or("it has no binary")?;
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let mut command = process::command(program, &arguments);
+    log_to(host, name, &mut command)?;
+    let (path, private) = (format!("/run/{name}.key"), private.to_owned());
+    let key = host.run(move || {
+        std::fs::write(&path, private)?;
+        std::fs::File::open(path)
+    })?;
+    command.stdin(Stdio::from(key));
+    let mut program = host.spawn(command)?;
+    let deadline = Instant::now() + limit;
+    loop {
+        let log = read_log(host, name)?;
+        if is_enough(&log) {
+            return Ok(program);
+        }
+        interrupt::check()?;
+        if !program.is_alive() {
+            return Err(format!("the program ended: {}", last_lines(&log)).into());
+        }
+        if Instant::now() > deadline {
+            let log = last_lines(&log);
+            return Err(format!("the program did nothing for {limit:?}: {log}").into());
         }
         std::thread::sleep(Duration::from_millis(10));
     }
@@ -149,7 +208,8 @@ pub(crate) fn log_path(interface: &str) -> String {
     format!("/run/{interface}.log")
 }
 
-fn read_log(host: &Host, interface: &str) -> Result<String, Failure> {
+/// What a program has said.
+pub(crate) fn read_log(host: &Host, interface: &str) -> Result<String, Failure> {
     let path = log_path(interface);
     Ok(host.run(|| std::fs::read_to_string(path))?)
 }

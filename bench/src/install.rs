@@ -106,7 +106,7 @@ fn newest(who: Implementation) -> Result<String, Failure> {
 const TAILSCALE: &str = "github.com/tailscale/wireguard-go";
 
 /// The version of `module` in the text of a go.mod.
-fn required_version<'a>(go_mod: &'a str, module: &str) -> Option<&'a str> {
+pub(crate) fn required_version<'a>(go_mod: &'a str, module: &str) -> Option<&'a str> {
     go_mod.lines().find_map(|line| {
         let mut words = line
             .split_whitespace()
@@ -268,18 +268,59 @@ fn adit_version(binary: &Path, given: bool) -> String {
     if given {
         return format!("{said} ({path})");
     }
-    let commit = repository().and_then(|repository| {
-        let at = repository.to_string_lossy().into_owned();
-        let git = |args: &[&str]| {
-            let args = [&["-C", at.as_str()], args].concat();
-            process::run("git", &args, Duration::from_secs(5)).ok()
-        };
-        let commit = git(&["rev-parse", "--short", "HEAD"])?;
-        let dirty = git(&["status", "--porcelain", "--untracked-files=no"])?;
-        let mark = if dirty.trim().is_empty() { "" } else { "+" };
-        Some(format!("{}{mark}", commit.trim()))
-    });
-    commit.map_or(said.clone(), |commit| format!("{said} ({commit})"))
+    commit().map_or(said.clone(), |commit| format!("{said} ({commit})"))
+}
+
+/// The commit of the repository that is here, with a mark if files differ from it.
+fn commit() -> Option<String> {
+    let at = repository()?.to_string_lossy().into_owned();
+    let git = |args: &[&str]| {
+        let args = [&["-C", at.as_str()], args].concat();
+        process::run("git", &args, Duration::from_secs(5)).ok()
+    };
+    let commit = git(&["rev-parse", "--short", "HEAD"])?;
+    let dirty = git(&["status", "--porcelain", "--untracked-files=no"])?;
+    let mark = if dirty.trim().is_empty() { "" } else { "+" };
+    Some(format!("{}{mark}", commit.trim()))
+}
+
+/// The version of this lab, and of the parts of Adit in it.
+pub(crate) fn version_here() -> String {
+    let version = env!("CARGO_PKG_VERSION");
+    commit().map_or(version.to_owned(), |commit| format!("{version} ({commit})"))
+}
+
+/// The example of Adit's library that has a TUN device, given or built in the repository, and its
+/// version.
+pub(crate) fn example(given: Option<&Path>) -> Result<(PathBuf, String), Failure> {
+    if let Some(given) = given {
+        let path = fs::canonicalize(given).map_err(|e| format!("{}: {e}", given.display()))?;
+        let version = path.to_string_lossy().into_owned();
+        return Ok((path, version));
+    }
+    let repository =
+        repository().ok_or("the repository is not here to build from; use --tun PATH")?;
+    let target = env::var_os("CARGO_TARGET_DIR");
+    let target = target.map_or_else(|| repository.join("target"), PathBuf::from);
+    let mut command = Command::new("cargo");
+    command
+        .args(["build", "--quiet", "--release", "--locked", "--package"])
+        .args(["adit", "--features", "linux", "--example", "tun"])
+        .current_dir(repository)
+        .env("CARGO_TARGET_DIR", &target);
+    to_end("the example of Adit's library", command)?;
+    Ok((target.join("release/examples/tun"), version_here()))
+}
+
+/// Has `scripts/peers` build what is missing of these programs.
+pub(crate) fn embedders(names: &[&str]) -> Result<(), Failure> {
+    if names.is_empty() {
+        return Ok(());
+    }
+    let repository = repository().ok_or("the repository is not here to build from")?;
+    let mut command = Command::new(repository.join("scripts/peers"));
+    command.args(names).env("ADIT_PEERS", peers_dir());
+    to_end(&names.join(", "), command)
 }
 
 /// An implementation that is there or can be built; `given` is the path of Adit's binary, if one was

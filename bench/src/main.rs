@@ -72,6 +72,8 @@ enum Command {
     Aead(aead::AeadArgs),
     Checksum(checksum::ChecksumArgs),
     Embed(embed::EmbedArgs),
+    #[command(hide = true)]
+    EmbedDevice(embed::DeviceArgs),
     /// Builds the other implementations that are missing, and prints where they are.
     Peers,
 }
@@ -97,7 +99,11 @@ fn main() {
         Command::Profile(args) => sandbox::run(|| profile::run(&args)).map_err(plain),
         Command::Aead(args) => aead::run(args),
         Command::Checksum(args) => checksum::run(args).map_err(plain),
+        Command::Embed(args) if args.needs_root() => {
+            sandbox::run(|| embed::run(&args)).map_err(plain)
+        }
         Command::Embed(args) => embed::run(&args).map_err(plain),
+        Command::EmbedDevice(args) => embed::run_device(&args).map_err(plain),
         Command::Peers => peers(),
     };
     if let Err(failure) = done {

@@ -82,23 +82,62 @@ impl LinkedHosts {
         congestion: &str,
         mtu: usize,
     ) -> Result<Self, Failure> {
+        let mut pair = Self::linked(entry.who, placement, outer, congestion, mtu)?;
+        pair.tunnel(entry)
+            .map_err(|e| format!("{}: {e}", entry.who.name()))?;
+        Ok(pair)
+    }
+
+    /// Builds the hosts, and a tunnel between programs that embed the library of `who`. Each is started
+    /// with `words`, then the interface that it is to make, its UDP port, the peer's key and endpoint.
+    /// Waits until packets pass.
+    pub(crate) fn embedding(who: Implementation, words: &[String]) -> Result<Self, Failure> {
+        let mut pair = Self::linked(who, Placement::Free, Family::V4, "cubic", TUNNEL_MTU)?;
+        let keys = [daemon::keys()?, daemon::keys()?];
+        let start = |host: &Host, us: usize, them: u8| {
+            let endpoint = pair.endpoint(them).to_string();
+            let peer = &keys[usize::from(them)].public;
+            let tunnel = [TUNNEL, "51820", peer, &endpoint].map(str::to_owned);
+            let words = [words, &tunnel].concat();
+            daemon::start_embedding(host, TUNNEL, &words, &keys[us].private)
+        };
+        let programs = [start(&pair.a, 0, 1)?, start(&pair.b, 1, 0)?];
+        pair.daemons = Some(programs);
+        for (host, us, them) in [(&pair.a, 0, 1), (&pair.b, 1, 0)] {
+            pair.join(host, TUNNEL, TUNNEL_NET, [us, them], pair.mtu)?;
+        }
+        pair.wait_for_packets()?;
+        Ok(pair)
+    }
+
+    /// Two hosts with a link, and no tunnel yet.
+    fn linked(
+        who: Implementation,
+        placement: Placement,
+        outer: Family,
+        congestion: &str,
+        mtu: usize,
+    ) -> Result<Self, Failure> {
         let [core_a, core_b] = match placement {
             Placement::Free => [None, None],
             Placement::OnePerCore => [Some(0), Some(1)],
         };
-        let mut pair = Self {
+        let pair = Self {
             daemons: None,
             a: host(core_a)?,
             b: host(core_b)?,
-            who: entry.who,
+            who,
             outer,
             congestion: congestion.to_owned(),
             mtu,
         };
         pair.link()?;
-        pair.tunnel(entry)
-            .map_err(|e| format!("{}: {e}", entry.who.name()))?;
         Ok(pair)
+    }
+
+    /// Where a host's tunnel is reached, over the link.
+    fn endpoint(&self, host: u8) -> SocketAddr {
+        SocketAddr::new(LINK_NET.address(self.outer, host), 51820)
     }
 
     /// The address of host b (1) or a (0) that a load goes to: through the tunnel if there is one.
@@ -256,7 +295,7 @@ impl LinkedHosts {
         peer: &str,
         [us, them]: [u8; 2],
     ) -> Result<(), Failure> {
-        let endpoint = SocketAddr::new(LINK_NET.address(self.outer, them), 51820);
+        let endpoint = self.endpoint(them);
         let inside = |family| TUNNEL_NET.address(family, them);
         let private = private.to_owned();
         host.run(move || std::fs::write("/run/key", private))?;

@@ -1,261 +1,376 @@
-//! `adit-lab embed`: what an embedder's packet costs, beside boringtun's `Tunn`.
+//! `adit-lab embed`: Adit's library beside others that programs embed.
 //!
-//! Stages: two ends of each implementation shake hands → rounds in which every way passes packets
-//! of each length, in an order that changes → medians, ratios and goals → table or JSON.
+//! - `packets`: sealing and opening one packet, without I/O;
+//! - `streams`: TCP through programs with a TUN device; `stacks`: between programs with TCP of their own;
+//! - `ways`: these programs; `device`: the one of them that is part of the lab;
+//! - `table`: the values of all rounds, ratios;
+//! - this file: the command, the rounds, goals, the document.
 
-mod adit;
-mod boringtun;
+mod device;
+mod packets;
+mod stacks;
+mod streams;
+mod table;
+mod ways;
 
-use std::fmt::Write as _;
+use std::path::PathBuf;
 
-use clap::Args;
-use nix::time::ClockId;
+use adit_testbed::{interrupt, proc};
+use clap::{Args, ValueEnum};
 use serde::Serialize;
 
-use adit_testbed::stats::to_f64;
+pub(crate) use device::{DeviceArgs, run as run_device};
 
 use crate::goals::{self, GoalResult, Limit};
-use crate::output;
+use crate::install;
+use crate::output::Json;
+use crate::pair::require_congestion;
+use crate::report::Machine;
 use crate::sandbox::Failure;
-use crate::stats::{self, Ratio, Summary};
+use crate::tools;
+use table::{Comparison, ComparisonDocument, Values};
+use ways::{End, Program, Way};
 
-/// The smallest packet of a bulk transfer with its acknowledgements, and the longest in a tunnel.
-const LENS: [usize; 2] = [64, 1420];
-/// The packets of a full GSO packet.
-const TRAIN: usize = 45;
-/// Packets between two looks at the clock.
-const PACKETS: usize = 40 * TRAIN;
-
-/// Measures what it costs to seal and to open a packet, without I/O: Adit's device and trains of
-/// Adit's, beside boringtun's `Tunn`.
+/// Compares Adit's library with others that programs embed.
 ///
-/// One thread has both ends, seals packets and opens them. CPU time of that thread, nanoseconds for
-/// both. In a round all ways take turns, in an order that changes; numbers are medians of rounds.
+/// First what it costs to seal and to open a packet without I/O: Adit's device and trains of Adit's,
+/// beside boringtun's `Tunn`. One thread has both ends; numbers are CPU time of that thread, in
+/// nanoseconds for both.
+///
+/// Then programs that embed a library carry TCP between two hosts in network namespaces: one stream
+/// and 64, with the CPU time of both programs, pings beside one stream, and memory. All are started as
+/// root without a priority. Those with a TUN device are compared with each other, and so are those
+/// that TCP ends in. Programs that are missing are built first, others' from the package registries.
+///
+/// In a round all take turns, in an order that changes; numbers are medians of rounds. The second part
+/// needs root, iperf3, ping, ip and wg. Leaves nothing behind.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct EmbedArgs {
-    /// Print JSON instead of a table.
-    ///
-    /// One object with `schema`, `command`, `cpu`, `adit` (the AEAD kernel in use), `rounds`,
-    /// `results`: one for each `way` and `len` (bytes), with the `median`, `min`, `max` and `spread`
-    /// of `ns` a packet, and `faster`: how many times as fast as boringtun, with its interval. Each
-    /// of the `goals` has `name`, `value`, `goal` and `met`. Fields are only ever added under the
-    /// same schema number.
-    #[arg(long)]
-    json: bool,
-    /// How often every way is measured.
+    /// Measure only these.
+    #[arg(long, value_delimiter = ',', value_name = "PART")]
+    only: Vec<Part>,
+    /// How often every way to seal and open packets is measured.
     #[arg(long, default_value_t = 101, value_parser = clap::value_parser!(u16).range(1..))]
-    rounds: u16,
+    packet_rounds: u16,
+    /// How many rounds of TCP.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
+    rounds: u32,
+    /// Seconds of each load.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=600))]
+    seconds: u32,
+    /// Run only these.
+    #[arg(long, value_delimiter = ',', value_name = "NAME")]
+    ways: Vec<Way>,
+    /// The example `tun` of Adit's library to measure, instead of building it.
+    #[arg(long, value_name = "PATH")]
+    tun: Option<PathBuf>,
+    /// Write everything as JSON to FILE, or to standard output (the tables then go to standard
+    /// error).
+    ///
+    /// One object with `schema` (1), `command`, `cpu`, `adit` (the AEAD kernel in use), `rounds` (of
+    /// packets), `results`: one for each `way` and `len` (bytes), with the `median`, `min`, `max` and
+    /// `spread` of `ns` a packet, and `faster`: how many times as fast as boringtun, with its interval.
+    /// `machine`, `seconds`, and two comparisons, `streams` (TCP through a TUN device) and `stacks` (TCP
+    /// that ends in the program): each has `reference`, `measures` (`id`, `title`, `unit`) and `ways`. A
+    /// way has `way`, `version`, by measure the value of every round, `median`, `min`, `max` and `spread`, and
+    /// in `to_reference` its ratios. Each of the `goals` has `name`, `value` (null if it failed), `goal` and
+    /// `met`. `notes` say what did not work, `stopped` why the run ended early. Fields are only ever added
+    /// under the same schema number.
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-")]
+    json: Option<String>,
 }
 
-/// A way to seal a packet and open it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
-enum Way {
-    #[serde(rename = "boringtun Tunn")]
-    Tunn,
-    #[serde(rename = "adit, one packet")]
-    One,
-    #[serde(rename = "adit, trains of 45")]
-    Trains,
+/// A part of the comparison.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Part {
+    /// Sealing and opening packets.
+    Packets,
+    /// TCP through programs with a TUN device.
+    Streams,
+    /// TCP between programs with stacks of their own.
+    Stacks,
 }
 
-const WAYS: [Way; 3] = [Way::Tunn, Way::One, Way::Trains];
-
-impl Way {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Tunn => "boringtun Tunn",
-            Self::One => "adit, one packet",
-            Self::Trains => "adit, trains of 45",
-        }
+impl EmbedArgs {
+    /// Whether it makes hosts.
+    pub(crate) fn needs_root(&self) -> bool {
+        self.has(Part::Streams) || self.has(Part::Stacks)
     }
 
-    /// How many times as fast as boringtun it is to be.
-    fn goal(self) -> Option<f64> {
-        match self {
-            Self::Tunn => None,
-            Self::One => Some(1.3),
-            Self::Trains => Some(2.3),
-        }
+    fn has(&self, part: Part) -> bool {
+        self.only.is_empty() || self.only.contains(&part)
     }
+
+    /// The ways of the parts that are asked for.
+    fn ways(&self) -> Vec<Way> {
+        let is_asked = |way: &Way| {
+            let part = match way.end() {
+                End::Tun => Part::Streams,
+                End::Stack => Part::Stacks,
+            };
+            self.has(part) && (self.ways.is_empty() || self.ways.contains(way))
+        };
+        Way::ALL.into_iter().filter(is_asked).collect()
+    }
+}
+
+/// A run.
+struct Report {
+    machine: Machine,
+    packets: Vec<packets::Row>,
+    streams: Comparison,
+    stacks: Comparison,
+    notes: Vec<Note>,
+    stopped: Option<String>,
+}
+
+/// Something that went wrong. Round 0 is before the first round.
+#[derive(Clone, Debug, Serialize)]
+struct Note {
+    round: u32,
+    way: Way,
+    text: String,
 }
 
 #[derive(Serialize)]
-struct Table {
+struct Document<'a> {
     schema: u32,
     command: &'static str,
     cpu: String,
     adit: &'static str,
     rounds: u16,
-    results: Vec<Row>,
+    results: &'a [packets::Row],
+    machine: &'a Machine,
+    seconds: u32,
+    streams: ComparisonDocument,
+    stacks: ComparisonDocument,
     goals: Vec<GoalResult>,
+    notes: &'a [Note],
+    stopped: Option<&'a str>,
 }
 
-#[derive(Serialize)]
-struct Row {
-    way: Way,
-    len: usize,
-    ns: Summary,
-    /// As boringtun; None for itself.
-    faster: Option<Ratio>,
-}
-
-/// Both ends of each implementation.
-struct Ends {
-    tunn: boringtun::Ends,
-    adit: adit::Ends,
-}
-
-impl Ends {
-    /// Seals and opens [`PACKETS`] packets.
-    fn pass(&mut self, way: Way, packet: &[u8]) -> Result<(), Failure> {
-        match way {
-            Way::Tunn => (0..PACKETS).try_for_each(|_| self.tunn.pass(packet)),
-            Way::One => (0..PACKETS).try_for_each(|_| self.adit.pass(packet)),
-            Way::Trains => (0..PACKETS / TRAIN).try_for_each(|_| self.adit.pass_train(packet)),
-        }
-    }
-}
-
-/// Measures and prints the table.
+/// Measures and prints the tables.
 pub(crate) fn run(args: &EmbedArgs) -> Result<(), Failure> {
-    let mut results = Vec::new();
-    for len in LENS {
-        results.extend(measure(len, args.rounds)?);
+    let json = Json::open(args.json.as_deref())?;
+    let mut report = Report::begin(args)?;
+    if let Err(stopped) = report.measure(args) {
+        eprintln!("\nstopped: {stopped}");
+        report.stopped = Some(stopped.to_string());
     }
-    let table = Table {
-        schema: 1,
-        command: "embed",
-        cpu: crate::aead::cpu(),
-        adit: adit_aead::implementation(),
-        rounds: args.rounds,
-        goals: goals(&results),
-        results,
-    };
-    let text = if args.json {
-        serde_json::to_string(&table)? + "\n"
-    } else {
-        text(&table)
-    };
-    Ok(output::print(&text)?)
+    report.machine.finish();
+    json.publish(&report.text(args), || report.document(args))?;
+    if report.stopped.is_some() {
+        return Err("the run is incomplete".into());
+    }
+    match report.notes.len() {
+        0 => Ok(()),
+        count => Err(format!("what failed is listed above ({count})").into()),
+    }
 }
 
-/// All ways at one length.
-fn measure(len: usize, rounds: u16) -> Result<Vec<Row>, Failure> {
-    let packet = packet(len)?;
-    let mut ends = Ends {
-        tunn: boringtun::Ends::connected()?,
-        adit: adit::Ends::connected()?,
-    };
-    let mut ns = [const { Vec::new() }; WAYS.len()];
-    for round in 0..usize::from(rounds) {
-        for turn in 0..WAYS.len() {
-            let number = (turn + round) % WAYS.len();
-            // The first run is for caches and branch predictors, which the others left cold.
-            ends.pass(WAYS[number], &packet)?;
-            let before = cpu_ns()?;
-            ends.pass(WAYS[number], &packet)?;
-            ns[number].push((cpu_ns()? - before) / to_f64(PACKETS));
+impl Report {
+    /// Finds and builds what is to be measured.
+    fn begin(args: &EmbedArgs) -> Result<Self, Failure> {
+        let (mut programs, mut left_out) = (Vec::new(), Vec::new());
+        if args.needs_root() {
+            tools::require(&tools::LOAD)?;
+            require_congestion("cubic")?;
+            let ways = args.ways();
+            if ways.is_empty() {
+                return Err("none of these ways is in the parts that are asked for".into());
+            }
+            (programs, left_out) = ways::find(&ways, args.tun.as_deref());
+        }
+        let (tun, stack) = programs
+            .into_iter()
+            .partition::<Vec<_>, _>(|program| program.way.end() == End::Tun);
+        let title = "TCP through a TUN";
+        let streams = Comparison::new(title, &streams::MEASURES, Way::Gotatun, tun);
+        let (title, reference) = ("TCP in the program", Way::WireguardGoNetstack);
+        let stacks = Comparison::new(title, &stacks::MEASURES, reference, stack);
+        let notes = left_out.into_iter().map(|(way, text)| Note {
+            round: 0,
+            way,
+            text,
+        });
+        Ok(Self {
+            machine: Machine::here(),
+            packets: Vec::new(),
+            streams,
+            stacks,
+            notes: notes.collect(),
+            stopped: None,
+        })
+    }
+
+    fn measure(&mut self, args: &EmbedArgs) -> Result<(), Failure> {
+        if args.has(Part::Packets) {
+            eprintln!("packets: {} rounds", args.packet_rounds);
+            self.packets = packets::measure(args.packet_rounds)?;
+        }
+        let programs = self.streams.programs().len() + self.stacks.programs().len();
+        if programs == 0 {
+            return Ok(());
+        }
+        // Two loads with their warm-ups, five seconds for the hosts and pings.
+        let one = u64::from(2 * (args.seconds + streams::WARM_UP) + 5);
+        let all = one * u64::try_from(programs)? * u64::from(args.rounds);
+        eprintln!(
+            "{programs} programs, {} rounds: about {} min",
+            args.rounds,
+            all.div_ceil(60)
+        );
+        for round in 1..=args.rounds {
+            let load = proc::load_average();
+            eprintln!("round {round} of {} (load average {load})", args.rounds);
+            let parts: [(&mut Comparison, Load); 2] = [
+                (&mut self.streams, streams::measure),
+                (&mut self.stacks, stacks::measure),
+            ];
+            for (comparison, load) in parts {
+                let notes = &mut self.notes;
+                one_round(comparison, load, round, args.seconds, notes)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn goals(&self) -> Vec<GoalResult> {
+        let ways = (Way::AditEngine, Way::Gotatun);
+        let to_gotatun = |what: &str, id, limit| {
+            let name = format!("adit-engine, {what}, of gotatun's library");
+            self.streams.goal(&name, ways, id, limit)
+        };
+        let of_streams = [
+            to_gotatun("one TCP stream", streams::RATE, Limit::AtLeast(4.0)),
+            to_gotatun("CPU time of it", streams::CPU, Limit::AtMost(0.3)),
+        ];
+        let of_packets = packets::goals(&self.packets).into_iter();
+        of_packets.chain(of_streams.into_iter().flatten()).collect()
+    }
+
+    fn text(&self, args: &EmbedArgs) -> String {
+        let mut out = format!(
+            "{}; {} cores; load average before {}, after {}\n\n",
+            self.machine.cpu, self.machine.cores, self.machine.load_before, self.machine.load_after
+        );
+        out += &packets::text(&self.packets);
+        if args.needs_root() {
+            let (rounds, seconds) = (args.rounds, args.seconds);
+            out += &format!(
+                "rounds of {seconds} s: {rounds}; medians ± half their range; ratios with their 95 % interval, \
+                 of fewer than five rounds with their range\n\n"
+            );
+        }
+        for comparison in [&self.streams, &self.stacks] {
+            let text = comparison.text();
+            if !text.is_empty() {
+                out += &(text + "\n");
+            }
+        }
+        for note in &self.notes {
+            let (way, round, text) = (note.way.name(), note.round, &note.text);
+            out += &format!("{way}, round {round}: {text}\n");
+        }
+        out + &goals::table(&self.goals())
+    }
+
+    fn document(&self, args: &EmbedArgs) -> Result<String, Failure> {
+        let document = Document {
+            schema: 1,
+            command: "embed",
+            cpu: crate::aead::cpu(),
+            adit: adit_aead::implementation(),
+            rounds: args.packet_rounds,
+            results: &self.packets,
+            machine: &self.machine,
+            seconds: args.seconds,
+            streams: self.streams.document(),
+            stacks: self.stacks.document(),
+            goals: self.goals(),
+            notes: &self.notes,
+            stopped: self.stopped.as_deref(),
+        };
+        Ok(serde_json::to_string_pretty(&document)?)
+    }
+}
+
+/// Measures a program.
+type Load = fn(&Program, u32) -> Result<Values, Failure>;
+
+/// Every program of a comparison once. One that fails is noted, and the next one follows.
+fn one_round(
+    comparison: &mut Comparison,
+    load: Load,
+    round: u32,
+    seconds: u32,
+    notes: &mut Vec<Note>,
+) -> Result<(), Failure> {
+    let programs = comparison.programs().to_vec();
+    if programs.is_empty() {
+        return Ok(());
+    }
+    for program in install::order(&programs, round) {
+        interrupt::check()?;
+        let way = program.way;
+        match load(&program, seconds) {
+            Ok(values) => {
+                let show = |&(id, value): &(&str, f64)| {
+                    (id == streams::RATE).then(|| format!("{value:.2} Gb/s"))
+                };
+                let rate = values.iter().find_map(show).unwrap_or_default();
+                eprintln!("  {:<23}{rate}", way.name());
+                comparison.add(round, way, values);
+            }
+            Err(why) => {
+                interrupt::check()?;
+                eprintln!("  {:<23}failed: {why}", way.name());
+                let text = why.to_string();
+                notes.push(Note { round, way, text });
+            }
         }
     }
-    let of_tunn = &ns[0];
-    let rows = WAYS.into_iter().zip(&ns).map(|(way, ns)| {
-        // The time of boringtun over ours is how many times as fast we are.
-        let pairs: Vec<_> = of_tunn.iter().copied().zip(ns.iter().copied()).collect();
-        Some(Row {
-            way,
-            len,
-            ns: stats::summary(ns)?,
-            faster: way.goal().and(stats::ratio(&pairs)),
-        })
-    });
-    rows.collect::<Option<_>>()
-        .ok_or_else(|| "no round was measured".into())
-}
-
-/// The CPU time of this thread.
-fn cpu_ns() -> Result<f64, Failure> {
-    let spent = ClockId::CLOCK_THREAD_CPUTIME_ID.now()?;
-    Ok(std::time::Duration::from(spent).as_secs_f64() * 1e9)
-}
-
-/// An IPv4 packet from the first end to the second.
-fn packet(len: usize) -> Result<Vec<u8>, Failure> {
-    let mut packet = vec![0x5a; len];
-    packet[0] = 0x45;
-    packet[2..4].copy_from_slice(&u16::try_from(len)?.to_be_bytes());
-    packet[12..20].copy_from_slice(&[10, 0, 0, 1, 10, 0, 0, 2]);
-    Ok(packet)
-}
-
-/// How many times as fast as boringtun each way is.
-fn goals(results: &[Row]) -> Vec<GoalResult> {
-    let judged = results.iter().filter_map(|row| {
-        let (goal, ratio) = (row.way.goal()?, row.faster?);
-        let name = format!("{}, {} B, of boringtun", row.way.name(), row.len);
-        Some(GoalResult::new(
-            name,
-            ratio.value,
-            Limit::AtLeast(goal),
-            " ×",
-        ))
-    });
-    judged.collect()
-}
-
-fn text(table: &Table) -> String {
-    let mut out = format!(
-        "{}; Adit's AEAD is {} here; {} rounds\n\n{:20}{:>8}{:>14}{:>14}{:>20}\n",
-        table.cpu,
-        table.adit,
-        table.rounds,
-        "seal + open",
-        "bytes",
-        "ns, median",
-        "range",
-        "× boringtun (95 %)"
-    );
-    for row in &table.results {
-        let ns = row.ns;
-        let range = format!("{:.0}–{:.0}", ns.min, ns.max);
-        let faster = row.faster.map_or_else(String::new, |ratio| {
-            format!("{:.2} ({:.2}–{:.2})", ratio.value, ratio.low, ratio.high)
-        });
-        let (way, len) = (row.way.name(), row.len);
-        let _ = writeln!(
-            out,
-            "{way:20}{len:>8}{:>14.0}{range:>14}{faster:>20}",
-            ns.median
-        );
-    }
-    out + "\n" + &goals::table(&table.goals)
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use clap::Parser;
 
-    #[test]
-    fn every_way_passes_packets_of_each_length() {
-        for len in LENS {
-            let rows = measure(len, 1).unwrap();
-            let ways: Vec<_> = rows.iter().map(|row| row.way).collect();
-            assert_eq!(ways, WAYS);
-            assert!(rows.iter().all(|row| row.ns.median > 0.0));
-            assert_eq!(goals(&rows).len(), 2);
-        }
+    use super::*;
+    use table::Measure;
+
+    #[derive(Parser)]
+    struct Cli {
+        #[command(flatten)]
+        args: EmbedArgs,
+    }
+
+    fn args(words: &[&str]) -> EmbedArgs {
+        let words = ["embed"].iter().chain(words);
+        Cli::try_parse_from(words).expect("arguments").args
     }
 
     #[test]
-    fn a_way_that_takes_half_the_time_is_twice_as_fast() {
-        let pairs = [(400.0, 200.0), (402.0, 201.0)];
-        let row = Row {
-            way: Way::One,
-            len: 64,
-            ns: stats::summary(&[200.0, 201.0]).unwrap(),
-            faster: stats::ratio(&pairs),
+    fn each_part_has_its_ways() {
+        assert!(args(&[]).needs_root());
+        assert_eq!(args(&[]).ways(), Way::ALL);
+        let packets = args(&["--only", "packets"]);
+        assert!(!packets.needs_root() && packets.ways().is_empty());
+        let stacks = args(&["--only", "packets,stacks"]);
+        assert_eq!(stacks.ways(), [Way::WireguardGoNetstack]);
+        let one = args(&["--ways", "gotatun", "--only", "streams"]);
+        assert_eq!(one.ways(), [Way::Gotatun]);
+        let none = args(&["--ways", "gotatun", "--only", "stacks"]);
+        assert!(none.ways().is_empty());
+    }
+
+    #[test]
+    fn both_comparisons_measure_the_same_rates() {
+        let rates = |measures: &[Measure]| -> Vec<&str> {
+            measures[..4].iter().map(|&(id, ..)| id).collect()
         };
-        let goals = goals(&[row]);
-        assert_eq!(goals[0].value, Some(2.0));
-        assert!(goals[0].met);
+        assert_eq!(rates(&streams::MEASURES), rates(&stacks::MEASURES));
+        assert!(streams::MEASURES.iter().any(|&(id, ..)| id == streams::CPU));
     }
 }

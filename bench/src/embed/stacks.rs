@@ -1,0 +1,159 @@
+//! TCP between two programs, each of which is its end: a library with a stack of its own, without a
+//! TUN device.
+//!
+//! ```text
+//! PROGRAM serve OURS THEIRS PORT PEER_KEY ENDPOINT
+//! PROGRAM load  OURS THEIRS PORT PEER_KEY ENDPOINT STREAMS SECONDS
+//! ```
+//!
+//! OURS and THEIRS are addresses inside the tunnel. `serve` listens on TCP ports 5201 and 5202 and says
+//! `ready`. A stream to 5201 is read to its end and answered by its length, eight bytes in network
+//! order; one to 5202 is sent back. `load` connects, sends for SECONDS, times single bytes to 5202
+//! meanwhile, 5 ms apart, says one line of JSON (`bytes` that arrived, `seconds` until they had,
+//! `round_trips` in microseconds), and waits to be ended. A program that does this is compared by
+//! adding it to [`Way`](super::ways::Way).
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use adit_testbed::framing::Family;
+use adit_testbed::proc;
+use adit_testbed::stats::quantile;
+use serde::Deserialize;
+
+use super::table::{Measure, Values};
+use super::ways::Program;
+use crate::daemon::{self, READY};
+use crate::implementation::Implementation;
+use crate::install;
+use crate::pair::{LinkedHosts, Placement};
+use crate::sandbox::Failure;
+
+pub(super) const MEASURES: [Measure; 7] = [
+    ("tcp1", "one stream", "Gb/s", 2),
+    ("tcp1.cpu", "  CPU of both", "s/GB", 2),
+    ("tcp64", "64 streams", "Gb/s", 2),
+    ("tcp64.cpu", "  CPU of both", "s/GB", 2),
+    ("byte.p50", "byte beside", "µs", 0),
+    ("byte.p99", "  p99", "µs", 0),
+    ("rss.peak", "memory, peak", "MiB", 1),
+];
+
+const PORT: &str = "51820";
+const INSIDE: [&str; 2] = ["10.77.0.1", "10.77.0.2"];
+
+/// What `load` says.
+#[derive(Deserialize)]
+struct Said {
+    bytes: f64,
+    seconds: f64,
+    round_trips: Vec<f64>,
+}
+
+/// One stream, with bytes that are timed beside it, and 64; the CPU time of both programs, and the most
+/// memory that one of them ever had.
+pub(super) fn measure(program: &Program, seconds: u32) -> Result<Values, Failure> {
+    let direct = install::find(Implementation::Direct, None)?;
+    let pair = LinkedHosts::new(&direct, Placement::Free, Family::V4, "cubic")?;
+    let one = load(&pair, program, 1, seconds)?;
+    let many = load(&pair, program, 64, seconds)?;
+    let at = |q| quantile(&one.said.round_trips, q).ok_or("no byte came back");
+    Ok(vec![
+        ("tcp1", one.gbps()),
+        ("tcp1.cpu", one.cpu_per_gb()),
+        ("tcp64", many.gbps()),
+        ("tcp64.cpu", many.cpu_per_gb()),
+        ("byte.p50", at(0.5)?),
+        ("byte.p99", at(0.99)?),
+        ("rss.peak", one.memory.max(many.memory)),
+    ])
+}
+
+/// What a load did.
+struct Load {
+    said: Said,
+    /// CPU seconds of both.
+    cpu: f64,
+    /// The most of the larger one, in MiB.
+    memory: f64,
+}
+
+impl Load {
+    fn gbps(&self) -> f64 {
+        self.said.bytes * 8.0 / 1e9 / self.said.seconds
+    }
+
+    fn cpu_per_gb(&self) -> f64 {
+        self.cpu / (self.said.bytes / 1e9)
+    }
+}
+
+fn load(
+    pair: &LinkedHosts,
+    program: &Program,
+    streams: u32,
+    seconds: u32,
+) -> Result<Load, Failure> {
+    let keys = [daemon::keys()?, daemon::keys()?];
+    let words = |role: &str, us: usize, more: &[String]| -> Result<Vec<String>, Failure> {
+        let them = 1 - us;
+        let endpoint = pair.address(Family::V4, u8::try_from(them)?);
+        let endpoint = SocketAddr::new(endpoint, PORT.parse()?).to_string();
+        let (ours, theirs) = (INSIDE[us], INSIDE[them]);
+        let tunnel = [role, ours, theirs, PORT, &keys[them].public, &endpoint];
+        let tunnel = tunnel.map(str::to_owned);
+        Ok([&program.words[..], &tunnel, more].concat())
+    };
+    let cpu = |pid| -> Result<f64, Failure> { Ok(proc::cpu_time(pid)?.as_secs_f64()) };
+    let serve = words("serve", 1, &[])?;
+    let is_ready = |log: &str| log.lines().any(|line| line == "ready");
+    let key = &keys[1].private;
+    let server = daemon::start_and_hear(&pair.b, "serve", &serve, key, READY, is_ready)?;
+    let before = cpu(server.id())?;
+    let work = words("load", 0, &[streams.to_string(), seconds.to_string()])?;
+    // It connects first, and the last bytes take their time.
+    let limit = READY * 2 + Duration::from_secs(seconds.into());
+    let has_said = |log: &str| parse(log).is_some();
+    let key = &keys[0].private;
+    let client = daemon::start_and_hear(&pair.a, "load", &work, key, limit, has_said)?;
+    let spent = cpu(server.id())? - before + cpu(client.id())?;
+    let peak = |pid| -> Result<f64, Failure> { Ok(proc::memory(pid)?.peak) };
+    let memory = peak(server.id())?.max(peak(client.id())?);
+    let said = parse(&daemon::read_log(&pair.a, "load")?).ok_or("its result is gone")?;
+    if said.bytes <= 0.0 || said.seconds <= 0.0 {
+        return Err("no byte arrived".into());
+    }
+    Ok(Load {
+        said,
+        cpu: spent,
+        memory,
+    })
+}
+
+/// The result in a program's log, once the line is whole.
+fn parse(log: &str) -> Option<Said> {
+    let mut lines = log.split_inclusive('\n');
+    let line = lines.find(|line| line.starts_with('{') && line.ends_with('\n'))?;
+    serde_json::from_str(line).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_result_is_read_once_its_line_is_whole() {
+        let line = r#"{"bytes":2000000000,"round_trips":[900.5,1000],"seconds":4}"#;
+        assert!(parse(line).is_none());
+        let said = parse(&format!("ERROR: something\n{line}\n")).unwrap();
+        assert_eq!(said.round_trips, [900.5, 1000.0]);
+        let load = Load {
+            said,
+            cpu: 3.0,
+            memory: 1.0,
+        };
+        assert!((load.gbps() - 4.0).abs() < 1e-9);
+        assert!((load.cpu_per_gb() - 1.5).abs() < 1e-9);
+        assert!(parse("ready\n").is_none());
+    }
+}

@@ -1,0 +1,52 @@
+//! TCP between two hosts whose tunnel is a program with a TUN device.
+
+use adit_testbed::framing::Family;
+
+use super::table::{Measure, Values};
+use super::ways::Program;
+use crate::measure::{self, account};
+use crate::metric::Step;
+use crate::pair::LinkedHosts;
+use crate::sandbox::Failure;
+use crate::tools::Iperf;
+
+pub(super) const RATE: &str = "tcp1";
+pub(super) const CPU: &str = "tcp1.cpu";
+
+pub(super) const MEASURES: [Measure; 7] = [
+    (RATE, "one stream", "Gb/s", 2),
+    (CPU, "  CPU of both", "s/GB", 2),
+    ("tcp64", "64 streams", "Gb/s", 2),
+    ("tcp64.cpu", "  CPU of both", "s/GB", 2),
+    ("ping-load.p50", "ping beside", "µs", 0),
+    ("ping-load.p99", "  p99", "µs", 0),
+    ("rss.peak", "memory, peak", "MiB", 1),
+];
+
+/// Seconds of each load that do not count.
+pub(super) const WARM_UP: u32 = 1;
+
+/// One stream and 64, with the CPU time of both programs; pings beside a stream; the most memory
+/// that one of them ever had.
+pub(super) fn measure(program: &Program, seconds: u32) -> Result<Values, Failure> {
+    let mut pair = LinkedHosts::embedding(program.way.implementation(), &program.words)?;
+    let b = pair.address(Family::V4, 1);
+    let mut values = Values::new();
+    for (streams, rate, cpu) in [(1, RATE, CPU), (64, "tcp64", "tcp64.cpu")] {
+        let load = Iperf {
+            warm_up: WARM_UP,
+            ..Iperf::tcp(streams, seconds)
+        };
+        let accounted = account(&pair, || load.run(&pair, b));
+        // That a program has ended tells more than what the tools make of it.
+        pair.check()?;
+        let accounted = accounted?;
+        let [a, b] = accounted.daemons.ok_or("there is no program")?;
+        values.extend([(rate, accounted.flow.gbps()), (cpu, a + b)]);
+    }
+    let pings = measure::step(Step::PingLoad, &pair);
+    pair.check()?;
+    values.extend(pings?);
+    values.extend(measure::peak_memory(&pair)?);
+    Ok(values)
+}

@@ -1,0 +1,44 @@
+//! A round of `adit-lab embed` with programs of Adit's library.
+
+mod common;
+
+#[test]
+fn programs_that_embed_the_library_carry_tcp() {
+    let ways = ["adit-engine", "adit-device"];
+    let arguments = [
+        "embed",
+        "--only",
+        "packets,streams",
+        "--ways",
+        &ways.join(","),
+    ];
+    let short = ["--packet-rounds", "1", "--rounds", "1", "--seconds", "1"];
+    let Some(output) = common::lab(&[&arguments[..], &short].concat()) else {
+        return;
+    };
+    let (json, said) = (&output.stdout, String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{said}");
+    let document: serde_json::Value = serde_json::from_slice(json).expect(&said);
+    assert_eq!(
+        (&document["schema"], &document["command"]),
+        (&1.into(), &"embed".into())
+    );
+    assert_eq!(document["results"].as_array().expect("results").len(), 6);
+    // How much it is depends on what else the machine does.
+    let found = document["streams"]["ways"].as_array().expect("ways");
+    assert_eq!(found.len(), ways.len(), "{said}");
+    let measures = document["streams"]["measures"]
+        .as_array()
+        .expect("measures");
+    for (way, name) in found.iter().zip(ways) {
+        assert_eq!(way["way"], name);
+        for measure in measures {
+            let id = measure["id"].as_str().expect("an id");
+            let value = &way["measures"][id]["median"];
+            assert!(value.as_f64() > Some(0.0), "{name}, {id}: {said}");
+        }
+    }
+    // Those of packets; gotatun was not asked for.
+    assert_eq!(document["goals"].as_array().expect("goals").len(), 4);
+    assert_eq!(document["stacks"]["ways"], serde_json::json!([]));
+}
