@@ -29,7 +29,7 @@ pub const ADIT_PRIORITY_IF_ALLOWED: u32 = 1;
 
 /// How a tunnel begins. Zeros are the defaults of all but `struct_size` and `source`.
 ///
-/// PacketCallbacks are called on threads of the tunnel, and none may block or throw. In them every function may be
+/// Callbacks are called on threads of the tunnel, and none may block or throw. In them every function may be
 /// called but adit_tunnel_free, and `set`, `status` and `stop` only if nobody waits for the callback. `user`
 /// and what it points to has to be there, and fit for several threads, until adit_tunnel_free has returned.
 #[repr(C)]

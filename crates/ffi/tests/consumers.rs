@@ -5,6 +5,7 @@
 //! | C, with AddressSanitizer | static | a TUN device with headers (VNET) |
 //! | Python, ctypes | shared | a TUN device without (PLAIN) |
 //! | Go, cgo | shared | a device without I/O, over batches |
+//! | Java, JNI | shared | as Python; a thread that waits for events, a callback for sockets |
 //!
 //! ```text
 //! host 0 (10.1.0.1, tunnel 10.9.0.1) ── veth ── host 1 (10.1.0.2, tunnel 10.9.0.2)
@@ -20,7 +21,7 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant, SystemTime};
 
 use adit::PrivateKey;
-use adit_testbed::{Host, link, process};
+use adit_testbed::{Host, link};
 
 const BYTES: usize = 10 << 20;
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -47,11 +48,13 @@ fn library() -> &'static Path {
                 changed.unwrap_or(SystemTime::UNIX_EPOCH)
             })
             .expect("cargo builds the static library with its tests");
-        let (dir_text, archive) = (dir.display().to_string(), archive.display().to_string());
-        let script = here("../../scripts/ffi").display().to_string();
-        run(Command::new(script).args([&dir_text, &archive]));
+        run(Command::new(here("../../scripts/ffi")).args([&dir, &archive]));
         dir
     })
+}
+
+fn text(path: &Path) -> String {
+    path.display().to_string()
 }
 
 /// Runs what builds a consumer.
@@ -78,12 +81,9 @@ struct Consumer {
 }
 
 impl Consumer {
-    fn start(host: &Host, program: &Path, arguments: [String; 5], key: &PrivateKey) -> Self {
-        let mut command = match program.extension() {
-            Some(_) => process::command("python3", &[&program.display().to_string()]),
-            None => Command::new(program),
-        };
-        command.args(arguments);
+    fn start(host: &Host, program: &[String], arguments: [String; 5], key: &PrivateKey) -> Self {
+        let mut command = Command::new(&program[0]);
+        command.args(&program[1..]).args(arguments);
         command.env("LD_LIBRARY_PATH", library().join("lib"));
         command
             .stdin(Stdio::piped())
@@ -92,13 +92,15 @@ impl Consumer {
         let mut child = host
             .run(move || command.spawn())
             .expect("the consumer starts");
-        let stdin = child.stdin.as_mut().expect("a pipe");
+        let lines = BufReader::new(child.stdout.take().expect("a pipe"));
+        let mut consumer = Self { child, lines };
+        let stdin = consumer.child.stdin.as_mut().expect("a pipe");
         writeln!(stdin, "{}", *key.to_base64()).expect("it reads its key");
-        let mut lines = BufReader::new(child.stdout.take().expect("a pipe"));
         let mut line = String::new();
+        let lines = &mut consumer.lines;
         lines.read_line(&mut line).expect("it writes a line");
         assert_eq!(line, "ready\n");
-        Self { child, lines }
+        consumer
     }
 
     /// What it says of itself at its end, which is to be a good one.
@@ -173,7 +175,7 @@ fn carries_tcp(hosts: &[Host; 2]) {
 }
 
 /// Two processes of a consumer carry TCP. What they said at their ends.
-fn two_carry_tcp(program: &Path) -> [String; 2] {
+fn two_carry_tcp(program: &[String]) -> [String; 2] {
     library();
     let hosts = [0, 1].map(|_| Host::new().expect("a host: run the tests as root"));
     link((&hosts[0], "eth0"), (&hosts[1], "eth0")).expect("a link");
@@ -230,8 +232,8 @@ fn two_carry_tcp(program: &Path) -> [String; 2] {
 }
 
 /// The consumer in C, built with AddressSanitizer and linked with the static library.
-fn c_consumer() -> &'static Path {
-    static MADE: OnceLock<PathBuf> = OnceLock::new();
+fn c_consumer() -> &'static str {
+    static MADE: OnceLock<String> = OnceLock::new();
     MADE.get_or_init(|| {
         let program = library().join("c_consumer");
         let mut command = Command::new("gcc");
@@ -249,19 +251,24 @@ fn c_consumer() -> &'static Path {
             .arg(here("consumers/c/tunnel.c"))
             .arg(library().join("lib/libadit.a"));
         run(command.args(["-lgcc_s", "-lm", "-ldl", "-lpthread"]));
-        program
+        text(&program)
     })
 }
 
 #[test]
 fn c_carries_tcp_between_two_processes() {
-    two_carry_tcp(c_consumer());
+    two_carry_tcp(&[c_consumer().to_owned()]);
 }
 
-#[test]
-fn c_is_told_what_is_wrong_with_a_key() {
-    let mut child = Command::new(c_consumer())
-        .args(["tun0", "0", "=", "-", "10.0.0.0/8"])
+/// What a consumer says of a private key that is none.
+fn said_of_no_key(program: &[String]) -> String {
+    let peer = PrivateKey::from_bytes(&[1; 32])
+        .expect("a key")
+        .public_key();
+    let mut child = Command::new(&program[0])
+        .args(&program[1..])
+        .args(["tun0", "0", &peer.to_string(), "-", "10.0.0.0/8"])
+        .env("LD_LIBRARY_PATH", library().join("lib"))
         .stdin(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
@@ -269,11 +276,18 @@ fn c_is_told_what_is_wrong_with_a_key() {
     let mut stdin = child.stdin.take().expect("a pipe");
     stdin.write_all(b"no key\n").expect("it reads");
     let done = child.wait_with_output().expect("it ends");
-    let said = String::from_utf8_lossy(&done.stderr);
+    assert_eq!(done.status.code(), Some(1));
+    String::from_utf8_lossy(&done.stderr).into_owned()
+}
+
+#[test]
+fn c_and_java_are_told_what_is_wrong_with_a_key() {
+    let wrong = "a key in base64 has 44 characters, the last of which is = (-1)\n";
     assert_eq!(
-        said,
-        "the private key: a key in base64 has 44 characters, the last of which is = (-1)\n"
+        said_of_no_key(&[c_consumer().to_owned()]),
+        format!("the private key: {wrong}")
     );
+    assert_eq!(said_of_no_key(java_consumer()), wrong);
 }
 
 #[test]
@@ -292,7 +306,8 @@ fn the_readmes_example_compiles() {
 
 #[test]
 fn python_carries_tcp_between_two_processes() {
-    two_carry_tcp(&here("consumers/python/tunnel.py"));
+    let program = text(&here("consumers/python/tunnel.py"));
+    two_carry_tcp(&["python3".to_owned(), program]);
 }
 
 /// The consumer in Go. Its cache of builds knows a package by its folder and by the content of what is in it,
@@ -325,7 +340,7 @@ fn go_consumer() -> PathBuf {
 #[test]
 fn go_carries_tcp_in_batches_between_two_processes() {
     let program = go_consumer();
-    for said in two_carry_tcp(&program) {
+    for said in two_carry_tcp(&[text(&program)]) {
         let line = said.lines().find(|line| line.starts_with("batches "));
         let numbers = line
             .unwrap_or_default()
@@ -336,6 +351,54 @@ fn go_carries_tcp_in_batches_between_two_processes() {
             calls > 0 && calls < moved,
             "it crosses by the packet: {said}"
         );
+    }
+}
+
+/// The consumer in Java, as a command: its classes, and the library in C that they call.
+fn java_consumer() -> &'static [String] {
+    static MADE: OnceLock<Vec<String>> = OnceLock::new();
+    MADE.get_or_init(|| {
+        let (source, classes) = (here("consumers/java"), library().join("java"));
+        let mut command = Command::new("javac");
+        command.args(["-Xlint:all", "-Werror", "-d"]).arg(&classes);
+        run(command
+            .arg(source.join("Tunnel.java"))
+            .arg(source.join("AditTunnel.java")));
+        // <jni.h> is where the JDK is that `javac` is of.
+        let javac = run(Command::new("sh").args(["-c", "readlink -f \"$(command -v javac)\""]));
+        let jdk = Path::new(javac.trim()).ancestors().nth(2).expect("a JDK");
+        let mut command = Command::new("gcc");
+        command.args(["-std=c11", "-D_GNU_SOURCE", "-shared", "-fPIC"]);
+        command.args(["-Wall", "-Wextra", "-Werror", "-g", "-I"]);
+        command.arg(jdk.join("include")).arg("-I");
+        command.arg(jdk.join("include/linux")).arg("-o");
+        command.arg(classes.join("libadit_jni.so"));
+        command.arg(source.join("adit_jni.c"));
+        run(command
+            .args(pkg_config("--cflags"))
+            .args(pkg_config("--libs")));
+        let classes = text(&classes);
+        // The machine writes a line for each mistake at the border to C.
+        let [path, check] = [
+            format!("-Djava.library.path={classes}"),
+            "-Xcheck:jni".into(),
+        ];
+        let quick = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx64m"];
+        let mut program = vec!["java".to_owned(), path, check];
+        program.extend(quick.map(str::to_owned));
+        program.extend(["-cp".to_owned(), classes, "Tunnel".to_owned()]);
+        program
+    })
+}
+
+#[test]
+fn java_carries_tcp_between_two_processes() {
+    for said in two_carry_tcp(java_consumer()) {
+        // It is told of each socket.
+        let sockets = said.lines().find_map(|line| line.strip_prefix("sockets "));
+        let sockets = sockets.and_then(|count| count.parse::<u32>().ok());
+        assert!(sockets > Some(1), "{said}");
+        assert!(!said.contains("WARNING"), "{said}");
     }
 }
 
