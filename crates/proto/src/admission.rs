@@ -31,7 +31,7 @@ use crate::expected::Expected;
 use crate::limiter::{Limiter, SourceHost};
 use crate::limits::*;
 use crate::replies::{NoReply, ReplyLimit};
-use crate::secret::PublicKey;
+use crate::secret::{PublicKey, Secret};
 use crate::stats::HandshakeStats;
 use crate::wire::{COOKIE_REPLY_LEN, ParsedMessage};
 
@@ -111,6 +111,15 @@ struct AdmissionCounters {
 }
 
 impl Admission {
+    /// An admission apart from a device, for several that have the same key: each message is screened
+    /// here, and what passes is for [`Device::handle_proven`](crate::Device::handle_proven). `seed` is of
+    /// random bytes.
+    pub fn of(ours: &PublicKey, seed: &Secret) -> Self {
+        let admission = Self::new();
+        admission.state().checker = Checker::new(ours, seed.bytes());
+        admission
+    }
+
     pub(crate) fn new() -> Self {
         Self {
             state: Mutex::new(AdmissionState {
@@ -173,14 +182,9 @@ impl Admission {
         })
     }
 
-    /// Looks at an initiation or a response from the network; `room` is left for it if it is proven.
-    pub(crate) fn screen(
-        &self,
-        now: Time,
-        from: SocketAddr,
-        datagram: &[u8],
-        room: Room,
-    ) -> Screened {
+    /// Looks at an initiation or a response from the network; `room` is left for it if it is proven. Other
+    /// datagrams pass.
+    pub fn screen(&self, now: Time, from: SocketAddr, datagram: &[u8], room: Room) -> Screened {
         let Some(message) = ParsedMessage::parse(datagram) else {
             return Screened::Passed;
         };

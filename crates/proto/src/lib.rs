@@ -140,6 +140,7 @@ pub use drops::{
 };
 pub use endpoint::{Endpoint, Source};
 pub use in_use::{INDEX_BUCKETS, InUse};
+pub use noise::shown_key;
 pub use peer::Peer;
 pub use per_thread::PerThread;
 pub use replay::ReplayWindow;

@@ -21,7 +21,7 @@ use adit_aead::Key;
 use crate::crypto::{Zeroized32, dh, hash, kdf, open, public_key, seal, zeroizing_stack};
 use crate::secret::{PublicKey, Secret};
 use crate::session::{Session, SessionEnds};
-use crate::wire::{INITIATION_LEN, Initiation, RESPONSE_LEN, Response};
+use crate::wire::{INITIATION_LEN, Initiation, ParsedMessage, RESPONSE_LEN, Response};
 use crate::{Tai64N, Time};
 
 const CONSTRUCTION: &[u8] = b"Noise_IKpsk2_25519_ChaChaPoly_BLAKE2s";
@@ -207,6 +207,23 @@ pub(crate) fn consume_initiation<'a>(
         };
         Ok((public, consumed))
     })
+}
+
+/// The static key that an initiation to us shows; `None` if it is no initiation to us. For a program with a device
+/// for each peer, which looks for the one that the message is for: nothing proves yet that it is of that peer.
+pub fn shown_key(ours: (&Secret, &PublicKey), datagram: &[u8]) -> Option<PublicKey> {
+    let Some(ParsedMessage::Initiation(message)) = ParsedMessage::parse(datagram) else {
+        return None;
+    };
+    let local = Identity {
+        secret: ours.0.clone(),
+        public: *ours.1,
+        number: 0,
+    };
+    match consume_initiation(&local, message, |_| None) {
+        Err(Reject::UnknownPeer(shown)) => Some(shown),
+        _ => None,
+    }
 }
 
 /// The response, and the session that the initiator has yet to confirm; `None` for a public key of

@@ -24,6 +24,8 @@ pub(super) struct Core {
     pub(super) up: bool,
     pub(super) identity: Option<Identity>,
     pub(super) indices: Indices,
+    /// The upper 24 bits of all receiver indices, if they are given.
+    pub(super) index_prefix: Option<u32>,
     pub(super) rx_queue_rates: RxQueueRates,
     pub(super) shared: Arc<Shared>,
     pub(super) random: Random,
@@ -53,12 +55,17 @@ impl Core {
         self.outputs.push_back(Queued::Output(output));
     }
 
-    /// A random index that no handshake or session has (whitepaper 5.4.2), but for its receive queue.
+    /// A random index that no handshake or session has (whitepaper 5.4.2), but for its receive queue, or its
+    /// prefix.
     pub(super) fn new_index(&mut self, id: u32, rx_queue: u8) -> u32 {
         loop {
             let mut bytes = [0; 4];
             (self.random)(&mut bytes);
-            let index = in_rx_queue(u32::from_le_bytes(bytes), rx_queue);
+            let random = u32::from_le_bytes(bytes);
+            let index = match self.index_prefix {
+                None => in_rx_queue(random, rx_queue),
+                Some(prefix) => prefix << 8 | random & 0xff,
+            };
             if self.indices.insert(index, id) {
                 return index;
             }

@@ -8,8 +8,7 @@
 //! - `peer_state`: a peer as the control thread has it, and starting handshakes;
 //! - `sessions`: how sessions begin, follow each other and end;
 //! - `calls`: the peers that the process before this one had sessions with (`remembered`);
-//! - `timer_table`: which timers a peer has;
-//! - `timers`: the action of each timer;
+//! - `timer_table`, `timers`: which timers a peer has, and the action of each;
 //! - `handed_over`: a device as bytes, for the process that goes on in its place;
 //! - `configure`: a change of configuration, and `configure_peer` of one peer;
 //! - `access`: what peers may do, and until when;
@@ -17,7 +16,7 @@
 //! - `balance`: the receive queue that a new peer is in, by the work of each (`rates`);
 //! - `race`: the addresses of a peer whose endpoint is a name (`candidates`);
 //! - `path`: the longest packet that the path to a peer takes, found by a `search`;
-//! - `packet`: one packet of data, for embedders without shards.
+//! - `packet`: one packet of data, and one peer, for embedders without shards.
 
 mod access;
 mod balance;
@@ -154,6 +153,7 @@ impl Device {
                 up: true,
                 identity: None,
                 indices: Indices::default(),
+                index_prefix: None,
                 rx_queue_rates: RxQueueRates::default(),
                 shared: Arc::new(Shared::new()),
                 random,

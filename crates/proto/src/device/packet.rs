@@ -11,6 +11,7 @@ use adit_aead::TAG_LEN;
 
 use super::Device;
 use crate::peer::Peer;
+use crate::secret::PublicKey;
 use crate::session::Session;
 use crate::wire::{DataHeader, KEEPALIVE_LEN, sealed_len};
 use crate::{AllowedIps, Endpoint, Tai64N, Time};
@@ -133,13 +134,29 @@ impl Device {
         datagram: &'a mut [u8],
     ) -> Result<&'a [u8], NotOpened> {
         let header = DataHeader::parse(datagram).ok_or(NotOpened::Invalid)?;
-        let len = datagram.len();
+        self.open_text(now, wall, from, header, &mut datagram[DataHeader::LEN..])
+    }
+
+    /// The same for a message whose text, with its tag, stands elsewhere than behind its header.
+    ///
+    /// # Errors
+    ///
+    /// As of [`Device::open`].
+    pub fn open_text<'a>(
+        &mut self,
+        now: Time,
+        wall: Tai64N,
+        from: Endpoint,
+        header: DataHeader,
+        text: &'a mut [u8],
+    ) -> Result<&'a [u8], NotOpened> {
+        let len = DataHeader::LEN + text.len();
         let sessions = self.core.shared.sessions(header.receiver);
         let inbound = sessions.get(&header.receiver);
         let inbound = inbound.filter(|inbound| inbound.session.may_receive(now));
         let inbound = inbound.ok_or(NotOpened::NoSession)?;
         let (peer, session) = (&inbound.peer, &inbound.session);
-        let text = open(session, header.counter, &mut datagram[DataHeader::LEN..])?;
+        let text = open(session, header.counter, text)?;
         peer.roam(from);
         let wakes = peer.received(now, session, len as u64, !text.is_empty());
         let packet = inner_packet(&self.routes, peer, text);
@@ -149,6 +166,29 @@ impl Device {
             self.handle_event(now, wall, &peer);
         }
         packet
+    }
+
+    /// Begins a handshake with a peer at once: in place of one that is under way, and however short a
+    /// time ago the last one was. A caller that does so often floods the peer. False if there is no such
+    /// peer.
+    pub fn force_handshake(&mut self, now: Time, key: &PublicKey) -> bool {
+        let Some(id) = self.by_key.get(key).copied() else {
+            return false;
+        };
+        if let Some(state) = self.peers.get_mut(&id) {
+            state.last_sent_handshake = None;
+            state.probe(now);
+            state.restart_handshake(now);
+        }
+        self.reschedule(id);
+        true
+    }
+
+    /// All receiver indices have these upper 24 bits from now on: a program with a device for each peer
+    /// tells by them which one a datagram is for. Only for a device with one peer, which has at most six
+    /// indices at a time, and with one receive queue.
+    pub fn set_index_prefix(&mut self, prefix: u32) {
+        self.core.index_prefix = Some(prefix);
     }
 }
 
