@@ -121,9 +121,9 @@ guest: setup
 	scripts/guest
 	scripts/guest --newer
 
-# The crates that are published: the library, and what it is built of. The library has the documentation
+# The crates that are published: the library, what it is built of, and boringtun's API. The library has the documentation
 # folder `adit`, so that of the program stands in target/program.
-PUBLIC = $(addprefix -p ,adit adit-proto adit-aead adit-offload adit-io adit-engine adit-netlink adit-sandbox)
+PUBLIC = $(addprefix -p ,adit adit-proto adit-aead adit-offload adit-io adit-engine adit-netlink adit-sandbox boringtun-compat)
 
 lint:
 	cargo fmt --all --check
@@ -148,7 +148,7 @@ portable:
 # `make lint` only makes the packages. cargo keeps by name and version what it unpacked and built from them: both go,
 # or the next run would build from the packages of the last one.
 package:
-	rm -rf target/published $${CARGO_HOME:-$$HOME/.cargo}/registry/src/-*/adit-*
+	rm -rf target/published $${CARGO_HOME:-$$HOME/.cargo}/registry/src/-*/adit-* $${CARGO_HOME:-$$HOME/.cargo}/registry/src/-*/boringtun-compat-*
 	cargo package $(PUBLIC) --target-dir target/published --allow-dirty --locked
 
 # The library for C, as it is installed: header, static and shared library, pkg-config file.

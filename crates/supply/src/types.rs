@@ -30,21 +30,23 @@ const SHARED: [(&str, &str); 5] = [
 type Places = BTreeMap<String, Vec<(String, usize)>>;
 
 /// What is wrong with the types of the product below `root`: a text for each name. The library has names of
-/// its own: those that it has for its users are often those of what it stands on.
+/// its own: those that it has for its users are often those of what it stands on. So has boringtun's API.
 pub(crate) fn mistakes(root: &Path) -> Result<Vec<String>, String> {
-    let (mut product, mut library) = (BTreeMap::new(), BTreeMap::new());
+    let [mut product, mut library, mut boringtun] = [const { BTreeMap::new() }; 3];
     for name in CRATES.iter().chain(&["fuzz"]) {
         let base = format!("crates/{name}/src");
         let files = circles::files(root, &base)?;
         let named = |(file, source)| (format!("{base}/{file}"), source);
         let all = match *name {
             "adit" => &mut library,
+            "boringtun-compat" => &mut boringtun,
             _ => &mut product,
         };
         all.extend(circles::product(files).into_iter().map(named));
     }
     let mut all = wrong(&product, &SHARED);
     all.extend(wrong(&library, &[]));
+    all.extend(wrong(&boringtun, &[]));
     Ok(all)
 }
 

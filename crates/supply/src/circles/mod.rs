@@ -26,9 +26,21 @@ use graph::Graph;
 pub(crate) use source::SourceFile;
 
 /// The crates of the product.
-pub(crate) const CRATES: [&str; 13] = [
-    "adit", "aead", "cli", "ctl", "engine", "ffi", "io", "netlink", "offload", "proto", "sandbox",
-    "supply", "testbed",
+pub(crate) const CRATES: [&str; 14] = [
+    "adit",
+    "aead",
+    "boringtun-compat",
+    "cli",
+    "ctl",
+    "engine",
+    "ffi",
+    "io",
+    "netlink",
+    "offload",
+    "proto",
+    "sandbox",
+    "supply",
+    "testbed",
 ];
 
 /// What is wrong with the product below `root`: a text for each circle.
