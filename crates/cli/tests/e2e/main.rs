@@ -20,6 +20,7 @@ mod checks;
 mod cores;
 mod daemon;
 mod deploy;
+mod embedders;
 mod endpoints;
 mod everyday;
 mod fails;
