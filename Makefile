@@ -91,7 +91,7 @@ quick: setup
 
 # Without the tests that need root, peers and a guest.
 unit:
-	cargo test --workspace --exclude adit-cli --features adit/linux --locked
+	cargo test --workspace --exclude adit-cli --features adit/linux,adit/tokio --locked
 	cargo test -p adit-cli --bins --locked
 	cargo test --manifest-path bench/Cargo.toml --bins --locked
 
@@ -135,7 +135,7 @@ lint:
 	cargo run --quiet --locked -p adit-supply -- check
 	cargo run --quiet --locked -p adit-supply -- api --check
 	cargo package $(PUBLIC) --no-verify --allow-dirty --locked --offline --quiet
-	for features in --no-default-features --features=engine --features=linux; do RUSTDOCFLAGS="-D warnings" cargo doc -p adit $$features --no-deps --locked --quiet || exit; done
+	for features in --no-default-features --features=engine --features=linux --features=net --features=tokio; do RUSTDOCFLAGS="-D warnings" cargo doc -p adit $$features --no-deps --locked --quiet || exit; done
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items --locked --quiet
 	RUSTDOCFLAGS="-D warnings" CARGO_BUILD_BUILD_DIR=target cargo doc -p adit-cli --bin adit --target-dir target/program --no-deps --document-private-items --locked --quiet
 	RUSTDOCFLAGS="-D warnings" cargo doc --manifest-path bench/Cargo.toml --no-deps --document-private-items --locked --quiet

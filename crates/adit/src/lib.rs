@@ -6,6 +6,8 @@ mod config;
 mod event;
 mod frame;
 mod keys;
+#[cfg(feature = "net")]
+pub mod net;
 pub mod sans_io;
 pub mod std_udp;
 

@@ -11,7 +11,7 @@ struct Tree {
     limit: usize,
 }
 
-const TREES: [Tree; 2] = [
+const TREES: [Tree; 3] = [
     // Batches without I/O.
     Tree {
         features: &["--no-default-features"],
@@ -20,6 +20,12 @@ const TREES: [Tree; 2] = [
     Tree {
         features: &["--features", "linux"],
         limit: 29,
+    },
+    // TCP inside a tunnel.
+    Tree {
+        features: &["--features", "net"],
+        limit: 53,
+        goal: 45,
     },
 ];
 

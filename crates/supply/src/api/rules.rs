@@ -20,6 +20,8 @@ pub(super) const CLOSED: &str = "not #[non_exhaustive]";
 const ZEROIZED: &str =
     "Text or bytes with keys, which are zeroized when dropped. Version 1 of zeroize is stable.";
 
+const TOKIO: &str = "The feature `tokio` is for its traits. Version 1 of tokio is stable.";
+
 /// Where the exceptions stand.
 const LIST: &str = "crates/supply/src/api/rules.rs";
 
@@ -38,6 +40,16 @@ pub(super) const EXCEPTIONS: &[Exception] = &[
         at: "adit::PrivateKey::to_base64",
         what: "zeroize::Zeroizing",
         reason: ZEROIZED,
+    },
+    Exception {
+        at: "adit::net::AsyncTcpStream",
+        what: "tokio::io::async_read::AsyncRead",
+        reason: TOKIO,
+    },
+    Exception {
+        at: "adit::net::AsyncTcpStream",
+        what: "tokio::io::async_write::AsyncWrite",
+        reason: TOKIO,
     },
     Exception {
         at: "adit::Gso",

@@ -1,0 +1,206 @@
+//! The device that smoltcp sees: one received packet at most, and the batch that is being sent.
+//!
+//! To smoltcp the MTU is 65,535 bytes. How a packet is cut is decided here, by the maximum segment size of
+//! its connection, which is made to stand in the SYN of either end: so that IPv6, which smoltcp gives no
+//! segmentation, and a path whose MTU shrinks are no different.
+
+use std::net::IpAddr;
+use std::num::NonZeroUsize;
+
+use smoltcp::phy::{self, Checksum, ChecksumCapabilities, DeviceCapabilities, Medium};
+use smoltcp::time::Instant;
+
+use super::clock::Micros;
+use super::recovery::Recovery;
+use crate::frame::{Gso, GsoKind};
+use crate::net::link::Egress;
+use crate::net::wire::{self, Flow, Headers, SYN, word};
+
+/// The longest packet.
+const MAX_PACKET: usize = 65_535;
+/// What a peer that names no maximum segment size takes (RFC 9293 §3.7.1).
+const DEFAULT_MSS: u16 = 536;
+/// The least that is believed, as smoltcp and Linux have it.
+const MIN_MSS: u16 = 48;
+
+/// How a connection's segments are cut, and what was sent last.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Segments {
+    flow: Flow,
+    /// The longest payload that this end takes.
+    local_mss: u16,
+    /// The longest payload of a segment that is sent.
+    mss: u16,
+    pub(super) recovery: Recovery,
+    /// The time of what is done just now.
+    pub(super) now: Micros,
+    /// What follows the last segment that was sent, and what that acknowledged.
+    pub(super) next_seq: u32,
+    pub(super) ack: u32,
+}
+
+impl Segments {
+    pub(super) fn new(flow: Flow, mtu: usize) -> Self {
+        let headers = wire::bare_segment_len(&flow);
+        let local_mss = u16::try_from(mtu.saturating_sub(headers)).unwrap_or(u16::MAX);
+        Self {
+            flow,
+            local_mss,
+            mss: local_mss.min(DEFAULT_MSS),
+            recovery: Recovery::default(),
+            now: 0,
+            next_seq: 0,
+            ack: 0,
+        }
+    }
+
+    /// When the path is to be probed, unless something is acknowledged before.
+    pub(super) fn probe_at(&self) -> Option<Micros> {
+        self.recovery.probe_at(self.mss)
+    }
+
+    /// Whether the path is to be probed now.
+    pub(super) fn probes(&mut self) -> bool {
+        self.recovery.probes(self.now, self.mss)
+    }
+
+    /// The path has this MTU.
+    pub(super) fn shrink(&mut self, mtu: u32) {
+        let headers = wire::bare_segment_len(&self.flow);
+        let mss = usize::try_from(mtu).unwrap_or(0).saturating_sub(headers);
+        let mss = u16::try_from(mss).unwrap_or(u16::MAX);
+        // A forged one cannot have segments become tiny.
+        self.mss = self.mss.min(mss.max(DEFAULT_MSS - 40));
+    }
+
+    /// Looks at a segment that was received, before smoltcp does: the other end's maximum segment size is at
+    /// most ours. Whether the first segment that was sent is to be repeated.
+    pub(super) fn received(&mut self, packet: &mut [u8], headers: &Headers) -> bool {
+        if packet[headers.start + 13] & SYN == 0 {
+            return self.recovery.received(self.now, packet, headers, self.mss);
+        }
+        self.mss = self.local_mss.min(DEFAULT_MSS);
+        if let Some(at) = wire::mss_option(packet, headers) {
+            let theirs = match word(packet, at) {
+                0 => DEFAULT_MSS,
+                theirs => theirs.max(MIN_MSS),
+            };
+            self.mss = self.local_mss.min(theirs);
+            packet[at..at + 2].copy_from_slice(&self.mss.to_be_bytes());
+        }
+        false
+    }
+
+    /// Completes a segment that smoltcp has written, and says how it is cut.
+    fn complete(&mut self, packet: &mut [u8]) -> Option<Gso> {
+        let start = wire::ip_header(self.flow.local.ip());
+        let headers = Headers {
+            source: self.flow.local.ip(),
+            destination: self.flow.remote.ip(),
+            protocol: wire::TCP,
+            start,
+            end: packet.len(),
+        };
+        let segment = packet.get(start..).filter(|segment| segment.len() >= 20)?;
+        let header = usize::from(segment[12] >> 4) * 4;
+        let flags = segment[13];
+        let payload = segment.len().saturating_sub(header);
+        let control = u32::from(flags & SYN != 0) + u32::from(flags & wire::FIN != 0);
+        let len = u32::try_from(payload).unwrap_or(0) + control;
+        let seq = wire::wide(segment, 4);
+        self.recovery.sent(self.now, seq, len, flags & SYN != 0);
+        self.next_seq = seq.wrapping_add(len);
+        self.ack = wire::wide(segment, 8);
+        if flags & SYN != 0
+            && let Some(at) = wire::mss_option(packet, &headers)
+        {
+            packet[at..at + 2].copy_from_slice(&self.local_mss.to_be_bytes());
+        }
+        if payload > usize::from(self.mss) {
+            let kind = match headers.source {
+                IpAddr::V4(_) => GsoKind::Tcp4,
+                IpAddr::V6(_) => GsoKind::Tcp6,
+            };
+            return Some(Gso {
+                kind,
+                segment: self.mss,
+            });
+        }
+        wire::write_checksum(packet, &headers, 16);
+        None
+    }
+}
+
+/// What smoltcp gets for one call.
+pub(super) struct SmoltcpDevice<'a> {
+    pub(super) received: Option<&'a [u8]>,
+    pub(super) egress: &'a mut Egress,
+    pub(super) segments: &'a mut Segments,
+}
+
+pub(super) struct ReceiveToken<'a>(&'a [u8]);
+
+pub(super) struct SendToken<'a> {
+    egress: &'a mut Egress,
+    segments: &'a mut Segments,
+}
+
+impl phy::RxToken for ReceiveToken<'_> {
+    fn consume<R, F: FnOnce(&[u8]) -> R>(self, take: F) -> R {
+        take(self.0)
+    }
+}
+
+impl phy::TxToken for SendToken<'_> {
+    fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, write: F) -> R {
+        let segments = self.segments;
+        self.egress.send(len, |packet| {
+            let result = write(packet);
+            let gso = segments.complete(packet);
+            (result, gso)
+        })
+    }
+}
+
+/// What smoltcp knows of the device.
+pub(super) fn capabilities() -> DeviceCapabilities {
+    let mut capabilities = DeviceCapabilities::default();
+    capabilities.medium = Medium::Ip;
+    capabilities.max_transmission_unit = MAX_PACKET;
+    capabilities.checksum = ChecksumCapabilities::ignored();
+    capabilities.checksum.ipv4 = Checksum::Tx;
+    capabilities.segmentation.tcpv4 = NonZeroUsize::new(MAX_PACKET);
+    capabilities.segmentation.tcpv6 = NonZeroUsize::new(MAX_PACKET);
+    capabilities
+}
+
+impl phy::Device for SmoltcpDevice<'_> {
+    type RxToken<'a>
+        = ReceiveToken<'a>
+    where
+        Self: 'a;
+    type TxToken<'a>
+        = SendToken<'a>
+    where
+        Self: 'a;
+
+    fn receive(&mut self, _now: Instant) -> Option<(ReceiveToken<'_>, SendToken<'_>)> {
+        let received = ReceiveToken(self.received.take()?);
+        let sent = SendToken {
+            egress: self.egress,
+            segments: self.segments,
+        };
+        Some((received, sent))
+    }
+
+    fn transmit(&mut self, _now: Instant) -> Option<SendToken<'_>> {
+        Some(SendToken {
+            egress: self.egress,
+            segments: self.segments,
+        })
+    }
+
+    fn capabilities(&self) -> DeviceCapabilities {
+        capabilities()
+    }
+}

@@ -1,0 +1,97 @@
+use std::net::{IpAddr, Ipv4Addr};
+
+use super::*;
+
+const MSS: u16 = 1000;
+
+/// Ten segments were sent, the first of which begins at 1001.
+fn after_ten() -> Recovery {
+    let mut recovery = Recovery::default();
+    recovery.sent(0, 1000, 1, true);
+    let (syn_ack, headers) = segment(1001, &[]);
+    assert!(!recovery.received(0, &syn_ack, &headers, MSS));
+    (0..10).for_each(|n| recovery.sent(0, 1001 + n * 1000, 1000, false));
+    recovery
+}
+
+/// An acknowledgement, with what was selectively acknowledged.
+fn segment(ack: u32, ranges: &[(u32, u32)]) -> (Vec<u8>, Headers) {
+    let mut bytes = vec![0; 20];
+    bytes[8..12].copy_from_slice(&ack.to_be_bytes());
+    bytes[14] = 1;
+    if !ranges.is_empty() {
+        let len = u8::try_from(2 + 8 * ranges.len()).expect("short");
+        bytes.extend([1, 1, SACK, len]);
+    }
+    for (left, right) in ranges {
+        bytes.extend(left.to_be_bytes());
+        bytes.extend(right.to_be_bytes());
+    }
+    bytes[12] = u8::try_from(bytes.len() / 4).expect("short") << 4;
+    let headers = Headers {
+        source: IpAddr::V4(Ipv4Addr::LOCALHOST),
+        destination: IpAddr::V4(Ipv4Addr::LOCALHOST),
+        protocol: wire::TCP,
+        start: 0,
+        end: bytes.len(),
+    };
+    (bytes, headers)
+}
+
+fn repeats(recovery: &mut Recovery, ack: u32, ranges: &[(u32, u32)]) -> bool {
+    let (bytes, headers) = segment(ack, ranges);
+    recovery.received(1, &bytes, &headers, MSS)
+}
+
+#[test]
+fn three_segments_that_arrived_behind_one_show_that_it_is_lost() {
+    let mut recovery = after_ten();
+    assert!(!repeats(&mut recovery, 1001, &[(2001, 4001)]));
+    assert!(repeats(&mut recovery, 1001, &[(2001, 4001), (5001, 6001)]));
+    // Once only.
+    assert!(!repeats(&mut recovery, 1001, &[(2001, 8001)]));
+    // Ranges that are none do not count.
+    let mut recovery = after_ten();
+    assert!(!repeats(&mut recovery, 1001, &[(9001, 2001), (1, 900)]));
+}
+
+#[test]
+fn duplicates_that_smoltcp_counts_itself_are_left_to_it() {
+    let mut recovery = after_ten();
+    for _ in 0..5 {
+        assert!(!repeats(&mut recovery, 1001, &[]));
+    }
+    // It has repeated the first; the next hole is shown by what is acknowledged then.
+    assert!(repeats(&mut recovery, 4001, &[]));
+    assert!(!repeats(&mut recovery, 11_001, &[]));
+    assert_eq!(recovery.probe_at(MSS), None, "nothing is on its way");
+}
+
+#[test]
+fn a_timer_that_passes_ends_the_recovery() {
+    let mut recovery = after_ten();
+    assert!(repeats(&mut recovery, 1001, &[(2001, 6001)]));
+    // The one that was asked for, and the same again: all is sent anew.
+    recovery.sent(2, 1001, 1000, false);
+    assert!(repeats(&mut recovery, 3001, &[]));
+    recovery.sent(3, 3001, 1000, false);
+    recovery.sent(4, 3001, 1000, false);
+    assert!(!repeats(&mut recovery, 4001, &[]));
+}
+
+#[test]
+fn a_silent_path_is_probed_a_few_times_and_less_and_less() {
+    let mut recovery = after_ten();
+    let mut times = Vec::new();
+    while let Some(at) = recovery.probe_at(MSS) {
+        assert!(!recovery.probes(at - 1, MSS));
+        assert!(recovery.probes(at, MSS));
+        times.push(at);
+    }
+    assert_eq!(times.len(), 3);
+    assert!(times[0] < times[1] && times[1] < times[2]);
+    let given = recovery.duplicates().expect("a window");
+    assert!(given.iter().all(|one| one.ack == 1001));
+    assert!(given[0].window != given[1].window);
+    assert_eq!(given[1..], [given[1]; 4]);
+}
