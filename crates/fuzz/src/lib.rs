@@ -97,6 +97,10 @@ pub const TARGETS: &[Target] = &[
         run: targets::hand_over::run,
     },
     Target {
+        name: "frames",
+        run: targets::frames::run,
+    },
+    Target {
         name: "aead",
         run: targets::aead::run,
     },

@@ -8,6 +8,7 @@ pub(crate) mod config;
 pub(crate) mod configure;
 pub(crate) mod datagrams;
 pub(crate) mod devices;
+pub(crate) mod frames;
 pub(crate) mod hand_over;
 pub(crate) mod merge;
 pub(crate) mod netlink;
