@@ -7,11 +7,12 @@
  * - A function returns ADIT_OK or an error (below 0), or of those that make an object the object or NULL.
  *   The last parameter, which may be NULL, is told the error as code and text.
  * - A struct that begins with struct_size is to be zeroed, and struct_size set to its sizeof, before it is passed.
- * - What a _new or _start returns is freed by the _free of its kind, once; NULL is freed by nothing. Texts that are
+ * - What a _new, _start or _listen returns is freed by the _free of its kind, once; NULL is freed by nothing. Texts that are
  *   returned in a char ** are freed by adit_text_free. Nothing else is to be freed.
  * - adit_tunnel may be used by all threads at the same time; adit_device, adit_config and adit_change by any thread,
  *   one at a time: a second one gets ADIT_ERROR_BUSY. Keys and texts by any thread.
- * - adit_room and adit_tunnel_ functions are there if the library was built with the feature `engine`.
+ * - adit_room and adit_tunnel_ functions are there if the library was built with the feature `engine`, adit_tcp_ and
+ *   adit_udp_ functions if it was with `net`. Both are defaults.
  * - No signal handler, no environment variable, no global state. A mistake in the library is caught as
  *   ADIT_ERROR_PANIC, and written to standard error.
  */
@@ -76,6 +77,31 @@
  A mistake in the library: free what it happened to, and report it.
  */
 #define ADIT_ERROR_PANIC -9
+
+/*
+ The other end inside the tunnel refused the connection: nothing listens there.
+ */
+#define ADIT_ERROR_REFUSED -10
+
+/*
+ A host inside the tunnel says that there is no way there.
+ */
+#define ADIT_ERROR_UNREACHABLE -11
+
+/*
+ Nothing inside the tunnel answered in time.
+ */
+#define ADIT_ERROR_TIMED_OUT -12
+
+/*
+ The DNS servers inside the tunnel know no address of that name.
+ */
+#define ADIT_ERROR_UNKNOWN_NAME -13
+
+/*
+ The budget has no memory left for another connection.
+ */
+#define ADIT_ERROR_NO_ROOM -14
 
 /*
  The length of a key in bytes.
@@ -159,6 +185,11 @@
 #define ADIT_SOURCE_CALLBACKS 3
 
 /*
+ TCP and UDP end in this process: adit_tcp_connect, adit_tcp_listen, adit_udp_bind.
+ */
+#define ADIT_SOURCE_NET 4
+
+/*
  The threads have the priority of the process.
  */
 #define ADIT_PRIORITY_NEVER 0
@@ -190,6 +221,11 @@ typedef struct adit_device adit_device;
  that has called it.
  */
 typedef struct adit_room adit_room;
+
+/*
+ A TCP port inside a tunnel: adit_tcp_listen makes one, adit_tcp_listener_free ends it.
+ */
+typedef struct adit_tcp_listener adit_tcp_listener;
 
 /*
  A tunnel that runs: adit_tunnel_start begins one, adit_tunnel_free ends it.
@@ -554,6 +590,18 @@ typedef struct adit_options {
    Passed to all callbacks.
    */
   void *user;
+  /*
+   With ADIT_SOURCE_NET: the inner addresses of this end, with commas, as "10.0.0.2, fd00::2".
+   */
+  const char *addresses;
+  /*
+   With ADIT_SOURCE_NET: the DNS servers inside the tunnel, with commas; or NULL.
+   */
+  const char *dns;
+  /*
+   With ADIT_SOURCE_NET: bytes that all connections together may have for their buffers; 0 is 64 MiB.
+   */
+  size_t budget;
 } adit_options;
 
 /*
@@ -867,6 +915,59 @@ int32_t adit_tunnel_stop(const struct adit_tunnel *tunnel,
  called in a callback.
  */
 void adit_tunnel_free(struct adit_tunnel *tunnel);
+
+/*
+ Connects to `target` inside a tunnel: "name:port", "address:port", an IPv6 address in brackets. A name is looked up
+ inside the tunnel, too. Waits for `timeout_ms` at most. `fd` is then a stream socket, which is the caller's
+ to close: closed, or shut down for writing, it ends the stream as TCP does. One that the other end resets reads as
+ if it had ended. ADIT_ERROR_REFUSED,
+ ADIT_ERROR_UNREACHABLE, ADIT_ERROR_TIMED_OUT, ADIT_ERROR_UNKNOWN_NAME and ADIT_ERROR_NO_ROOM say why not.
+ */
+int32_t adit_tcp_connect(const struct adit_tunnel *tunnel,
+                         const char *target,
+                         uint32_t timeout_ms,
+                         int32_t *fd,
+                         struct adit_error *error);
+
+/*
+ Listens on a TCP port inside a tunnel, on all its inner addresses; 0 is any. NULL on error.
+ */
+struct adit_tcp_listener *adit_tcp_listen(const struct adit_tunnel *tunnel,
+                                          uint16_t port,
+                                          struct adit_error *error);
+
+/*
+ The port of a listener; 0 if it is NULL. Any thread.
+ */
+uint16_t adit_tcp_listener_port(const struct adit_tcp_listener *listener);
+
+/*
+ The next connection, for which it waits up to `timeout_ms`, or for as long as it takes if that is negative.
+ `fd` is then a stream socket, as of adit_tcp_connect. ADIT_NOTHING if none came, ADIT_ERROR_ENDED once the
+ tunnel has ended. Any thread.
+ */
+int32_t adit_tcp_accept(const struct adit_tcp_listener *listener,
+                        int64_t timeout_ms,
+                        int32_t *fd,
+                        struct adit_error *error);
+
+/*
+ Closes a TCP port, and resets the connections that were not accepted. NULL is none. No other thread may be
+ in a call with it.
+ */
+void adit_tcp_listener_free(struct adit_tcp_listener *listener);
+
+/*
+ Has a UDP port inside a tunnel, on all its inner addresses; 0 is any, and is written to `port`. `fd` is then a
+ socket that keeps messages apart (SOCK_SEQPACKET), which is the caller's to close. A message that is
+ written or read is a datagram behind 19 bytes: a zero, the port of the other end in network order, and its
+ address as IPv6; IPv4 is ::ffff:a.b.c.d. One that does not fit the MTU or its queue is lost. At the end of the
+ tunnel a read returns 0.
+ */
+int32_t adit_udp_bind(const struct adit_tunnel *tunnel,
+                      uint16_t *port,
+                      int32_t *fd,
+                      struct adit_error *error);
 
 #ifdef __cplusplus
 }  // extern "C"

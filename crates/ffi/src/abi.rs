@@ -30,6 +30,16 @@ pub const ADIT_ERROR_NO_ANSWER: i32 = -7;
 pub const ADIT_ERROR_BUSY: i32 = -8;
 /// A mistake in the library: free what it happened to, and report it.
 pub const ADIT_ERROR_PANIC: i32 = -9;
+/// The other end inside the tunnel refused the connection: nothing listens there.
+pub const ADIT_ERROR_REFUSED: i32 = -10;
+/// A host inside the tunnel says that there is no way there.
+pub const ADIT_ERROR_UNREACHABLE: i32 = -11;
+/// Nothing inside the tunnel answered in time.
+pub const ADIT_ERROR_TIMED_OUT: i32 = -12;
+/// The DNS servers inside the tunnel know no address of that name.
+pub const ADIT_ERROR_UNKNOWN_NAME: i32 = -13;
+/// The budget has no memory left for another connection.
+pub const ADIT_ERROR_NO_ROOM: i32 = -14;
 
 /// Why a call failed. The caller has it where it likes, sets `struct_size`, and passes it to any
 /// function; NULL where it does not want to know.

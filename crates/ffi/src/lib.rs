@@ -23,6 +23,8 @@ pub mod status;
 
 #[cfg(feature = "engine")]
 pub mod callbacks;
+#[cfg(feature = "net")]
+pub mod net;
 #[cfg(feature = "engine")]
 pub mod options;
 #[cfg(feature = "engine")]

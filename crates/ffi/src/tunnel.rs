@@ -9,6 +9,8 @@ use std::ffi::c_char;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+#[cfg(feature = "net")]
+use adit::net::Net;
 use adit::{Error, Events, Stats, Tunnel};
 
 use crate::abi::{
@@ -20,6 +22,8 @@ use crate::callbacks::BellSlot;
 use crate::change::adit_change;
 use crate::config::adit_config;
 use crate::event::adit_event;
+#[cfg(feature = "net")]
+use crate::options::{ADIT_SOURCE_NET, start_net};
 use crate::options::{adit_options, apply};
 use crate::status::to_json;
 
@@ -34,8 +38,26 @@ pub struct adit_tunnel {
 
 /// The tunnel, until it is stopped, and how many calls use it.
 struct TunnelSlot {
-    tunnel: Option<Arc<Tunnel>>,
+    tunnel: Option<Arc<RunningTunnel>>,
     calls: usize,
+}
+
+/// What runs.
+pub(crate) enum RunningTunnel {
+    Tunnel(Tunnel),
+    /// One with TCP and UDP of its own.
+    #[cfg(feature = "net")]
+    Net(Net),
+}
+
+impl RunningTunnel {
+    fn tunnel(&self) -> &Tunnel {
+        match self {
+            Self::Tunnel(tunnel) => tunnel,
+            #[cfg(feature = "net")]
+            Self::Net(net) => net.tunnel(),
+        }
+    }
 }
 
 /// Counters of a tunnel since it began. Packets that stand for several count as these.
@@ -77,8 +99,14 @@ pub unsafe extern "C" fn adit_tunnel_start(
             let config = abi::alone(&abi::object(config, "config")?.0, "config")?.clone();
             let options = abi::read_sized(options, "options")?;
             let bell = Arc::new(BellSlot::new());
-            let tunnel = apply(&options, Tunnel::builder(config), &bell)?.start()?;
-            let events = tunnel.events();
+            let tunnel = match options.source {
+                #[cfg(feature = "net")]
+                ADIT_SOURCE_NET => RunningTunnel::Net(start_net(config, &options)?),
+                _ => {
+                    RunningTunnel::Tunnel(apply(&options, Tunnel::builder(config), &bell)?.start()?)
+                }
+            };
+            let events = tunnel.tunnel().events();
             let tunnel = Some(Arc::new(tunnel));
             Ok(adit_tunnel {
                 slot: Mutex::new(TunnelSlot { tunnel, calls: 0 }),
@@ -279,6 +307,28 @@ impl adit_tunnel {
         &self,
         work: impl FnOnce(&Tunnel) -> Result<(), CallFailure>,
     ) -> Result<i32, CallFailure> {
+        self.with(|running| work(running.tunnel()))?;
+        Ok(ADIT_OK)
+    }
+
+    /// The same, with one that has TCP and UDP of its own.
+    #[cfg(feature = "net")]
+    pub(crate) fn with_net<R>(
+        &self,
+        work: impl FnOnce(&Net) -> Result<R, CallFailure>,
+    ) -> Result<R, CallFailure> {
+        self.with(|running| match running {
+            RunningTunnel::Net(net) => work(net),
+            RunningTunnel::Tunnel(_) => Err(CallFailure::argument(
+                "the tunnel has no TCP and UDP of its own: start it with ADIT_SOURCE_NET",
+            )),
+        })
+    }
+
+    fn with<R>(
+        &self,
+        work: impl FnOnce(&RunningTunnel) -> Result<R, CallFailure>,
+    ) -> Result<R, CallFailure> {
         let tunnel = {
             let mut slot = self.slot();
             let tunnel = slot.tunnel.clone().ok_or(Error::Ended)?;
@@ -290,10 +340,9 @@ impl adit_tunnel {
             tunnel: Some(tunnel),
         };
         match &call.tunnel {
-            Some(tunnel) if !self.events.has_ended() => work(tunnel)?,
-            _ => return Err(Error::Ended.into()),
+            Some(tunnel) if !self.events.has_ended() => work(tunnel),
+            _ => Err(Error::Ended.into()),
         }
-        Ok(ADIT_OK)
     }
 
     fn stop(&self) {
@@ -312,7 +361,7 @@ impl adit_tunnel {
             return Ok(ADIT_NOTHING);
         }
         let tunnel = self.slot().tunnel.clone();
-        let reason = tunnel.map_or(Error::Ended, |tunnel| tunnel.wait());
+        let reason = tunnel.map_or(Error::Ended, |tunnel| tunnel.tunnel().wait());
         Err(CallFailure::new(
             ADIT_ERROR_ENDED,
             match reason {
@@ -332,7 +381,7 @@ impl Drop for adit_tunnel {
 /// A call that uses the tunnel.
 struct TunnelCall<'a> {
     handle: &'a adit_tunnel,
-    tunnel: Option<Arc<Tunnel>>,
+    tunnel: Option<Arc<RunningTunnel>>,
 }
 
 impl Drop for TunnelCall<'_> {

@@ -14,17 +14,18 @@ const ABOUT: &str = "\
  * - A function returns ADIT_OK or an error (below 0), or of those that make an object the object or NULL.
  *   The last parameter, which may be NULL, is told the error as code and text.
  * - A struct that begins with struct_size is to be zeroed, and struct_size set to its sizeof, before it is passed.
- * - What a _new or _start returns is freed by the _free of its kind, once; NULL is freed by nothing. Texts that are
+ * - What a _new, _start or _listen returns is freed by the _free of its kind, once; NULL is freed by nothing. Texts that are
  *   returned in a char ** are freed by adit_text_free. Nothing else is to be freed.
  * - adit_tunnel may be used by all threads at the same time; adit_device, adit_config and adit_change by any thread,
  *   one at a time: a second one gets ADIT_ERROR_BUSY. Keys and texts by any thread.
- * - adit_room and adit_tunnel_ functions are there if the library was built with the feature `engine`.
+ * - adit_room and adit_tunnel_ functions are there if the library was built with the feature `engine`, adit_tcp_ and
+ *   adit_udp_ functions if it was with `net`. Both are defaults.
  * - No signal handler, no environment variable, no global state. A mistake in the library is caught as
  *   ADIT_ERROR_PANIC, and written to standard error.
  */";
 
 /// The source, in the order of the header.
-const SOURCE: &str = "abi keys packets config change event device callbacks options tunnel";
+const SOURCE: &str = "abi keys packets config change event device callbacks options tunnel net";
 
 fn path(of: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(of)
