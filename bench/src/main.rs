@@ -74,6 +74,8 @@ enum Command {
     Embed(embed::EmbedArgs),
     #[command(hide = true)]
     EmbedDevice(embed::DeviceArgs),
+    #[command(hide = true)]
+    EmbedNet(embed::NetArgs),
     /// Builds the other implementations that are missing, and prints where they are.
     Peers,
 }
@@ -104,6 +106,7 @@ fn main() {
         }
         Command::Embed(args) => embed::run(&args).map_err(plain),
         Command::EmbedDevice(args) => embed::run_device(&args).map_err(plain),
+        Command::EmbedNet(args) => embed::run_net(&args).map_err(plain),
         Command::Peers => peers(),
     };
     if let Err(failure) = done {

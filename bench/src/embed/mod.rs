@@ -2,11 +2,12 @@
 //!
 //! - `packets`: sealing and opening one packet, without I/O;
 //! - `streams`: TCP through programs with a TUN device; `stacks`: between programs with TCP of their own;
-//! - `ways`: these programs; `device`: the one of them that is part of the lab;
+//! - `ways`: these programs; `device`, `net`: those of them that are part of the lab;
 //! - `table`: the values of all rounds, ratios;
 //! - this file: the command, the rounds, goals, the document.
 
 mod device;
+mod net;
 mod packets;
 mod stacks;
 mod streams;
@@ -20,6 +21,7 @@ use clap::{Args, ValueEnum};
 use serde::Serialize;
 
 pub(crate) use device::{DeviceArgs, run as run_device};
+pub(crate) use net::{NetArgs, run as run_net};
 
 use crate::goals::{self, GoalResult, Limit};
 use crate::install;
@@ -358,7 +360,7 @@ mod tests {
         let packets = args(&["--only", "packets"]);
         assert!(!packets.needs_root() && packets.ways().is_empty());
         let stacks = args(&["--only", "packets,stacks"]);
-        assert_eq!(stacks.ways(), [Way::WireguardGoNetstack]);
+        assert_eq!(stacks.ways(), [Way::AditNet, Way::WireguardGoNetstack]);
         let one = args(&["--ways", "gotatun", "--only", "streams"]);
         assert_eq!(one.ways(), [Way::Gotatun]);
         let none = args(&["--ways", "gotatun", "--only", "stacks"]);

@@ -19,7 +19,7 @@ use std::time::Duration;
 use adit_testbed::framing::Family;
 use adit_testbed::proc;
 use adit_testbed::stats::quantile;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::table::{Measure, Values};
 use super::ways::Program;
@@ -39,15 +39,19 @@ pub(super) const MEASURES: [Measure; 7] = [
     ("rss.peak", "memory, peak", "MiB", 1),
 ];
 
+/// Where a stream is read to its end.
+pub(super) const SINK_PORT: u16 = 5201;
+/// Where bytes are sent back.
+pub(super) const ECHO_PORT: u16 = 5202;
 const PORT: &str = "51820";
 const INSIDE: [&str; 2] = ["10.77.0.1", "10.77.0.2"];
 
 /// What `load` says.
-#[derive(Deserialize)]
-struct Said {
-    bytes: f64,
-    seconds: f64,
-    round_trips: Vec<f64>,
+#[derive(Serialize, Deserialize)]
+pub(super) struct Said {
+    pub(super) bytes: f64,
+    pub(super) seconds: f64,
+    pub(super) round_trips: Vec<f64>,
 }
 
 /// One stream, with bytes that are timed beside it, and 64; the CPU time of both programs, and the most

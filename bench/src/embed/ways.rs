@@ -24,6 +24,8 @@ pub(super) enum Way {
     BoringtunTunn,
     /// gotatun's device: `bench/embedders/src/bin/gotatun.rs`.
     Gotatun,
+    /// `adit::net`, a thread for each stream (`embed-net`).
+    AditNet,
     /// wireguard-go with its netstack, as wireproxy embeds it: `bench/embedders/netstack`.
     WireguardGoNetstack,
 }
@@ -39,11 +41,12 @@ pub(super) enum End {
 
 impl Way {
     /// In the order of the tables.
-    pub(super) const ALL: [Self; 5] = [
+    pub(super) const ALL: [Self; 6] = [
         Self::AditEngine,
         Self::AditDevice,
         Self::BoringtunTunn,
         Self::Gotatun,
+        Self::AditNet,
         Self::WireguardGoNetstack,
     ];
 
@@ -53,20 +56,21 @@ impl Way {
             Self::AditDevice => "adit-device",
             Self::BoringtunTunn => "boringtun-tunn",
             Self::Gotatun => "gotatun",
+            Self::AditNet => "adit-net",
             Self::WireguardGoNetstack => "wireguard-go-netstack",
         }
     }
 
     pub(super) const fn end(self) -> End {
         match self {
-            Self::WireguardGoNetstack => End::Stack,
+            Self::AditNet | Self::WireguardGoNetstack => End::Stack,
             _ => End::Tun,
         }
     }
 
     pub(super) const fn implementation(self) -> Implementation {
         match self {
-            Self::AditEngine | Self::AditDevice => Implementation::Adit,
+            Self::AditEngine | Self::AditDevice | Self::AditNet => Implementation::Adit,
             Self::BoringtunTunn => Implementation::Boringtun,
             Self::Gotatun => Implementation::Gotatun,
             Self::WireguardGoNetstack => Implementation::WireguardGo,
@@ -76,7 +80,7 @@ impl Way {
     /// What `scripts/peers` builds.
     const fn peer(self) -> Option<&'static str> {
         match self {
-            Self::AditEngine | Self::AditDevice => None,
+            Self::AditEngine | Self::AditDevice | Self::AditNet => None,
             Self::BoringtunTunn => Some("embed-boringtun"),
             Self::Gotatun => Some("embed-gotatun"),
             Self::WireguardGoNetstack => Some("embed-netstack"),
@@ -88,7 +92,7 @@ impl Way {
         const LOCK: &str = include_str!("../../embedders/Cargo.lock");
         const GO: &str = include_str!("../../embedders/netstack/go.mod");
         let version = match self {
-            Self::AditEngine | Self::AditDevice => None,
+            Self::AditEngine | Self::AditDevice | Self::AditNet => None,
             Self::BoringtunTunn => locked(LOCK, "boringtun"),
             Self::Gotatun => locked(LOCK, "gotatun"),
             Self::WireguardGoNetstack => {
@@ -148,12 +152,14 @@ fn program(way: Way, given: Option<&Path>, built: &Result<(), String>) -> Result
             let version = way.version().ok_or("its version is not known")?;
             (install::peers_dir().join("bin").join(name), version)
         }
-        (Way::AditDevice, None) => (std::env::current_exe()?, install::version_here()),
-        (_, None) => install::example(given)?,
+        (Way::AditEngine, None) => install::example(given)?,
+        (_, None) => (std::env::current_exe()?, install::version_here()),
     };
     let mut words = vec![path.to_string_lossy().into_owned()];
-    if way == Way::AditDevice {
-        words.push("embed-device".to_owned());
+    match way {
+        Way::AditDevice => words.push("embed-device".to_owned()),
+        Way::AditNet => words.push("embed-net".to_owned()),
+        _ => {}
     }
     Ok(Program {
         way,
