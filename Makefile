@@ -66,7 +66,7 @@ test: about setup peers guest root loom
 about:
 	@echo "make test: installs Debian packages that tests need, builds other implementations, guests and Adit, then runs all"
 	@echo "tests: of each crate, of threads in every order (loom), of the lab, and between hosts in namespaces of their own."
-	@echo "From a clean clone that takes some 30 minutes on two cores; make quick, once built, three."
+	@echo "From a clean clone that takes some 40 minutes on two cores; make quick, once built, three."
 
 # Unit tests, and a test or two between hosts for each thing that users do.
 QUICK = \
