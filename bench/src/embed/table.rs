@@ -202,7 +202,7 @@ impl Comparison {
 fn line(out: &mut String, name: &str, cells: impl Iterator<Item = Option<String>>) {
     let _ = write!(out, "{name:24}");
     for cell in cells {
-        let _ = write!(out, "{:>21}", cell.as_deref().unwrap_or("–"));
+        let _ = write!(out, "{:>23}", cell.as_deref().unwrap_or("–"));
     }
     out.truncate(out.trim_end().len());
     out.push('\n');
