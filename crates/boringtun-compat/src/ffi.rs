@@ -149,8 +149,8 @@ unsafe fn buffers<'a>(
     let (src_len, dst_len) = (len(src.is_null(), src_size), len(dst.is_null(), dst_size));
     let overlaps = src.addr() < dst.addr().saturating_add(dst_len)
         && dst.addr() < src.addr().saturating_add(src_len);
-    // SAFETY: as the caller says; a slice of no bytes is made without the pointer. No source is lent that the
-    // destination overlaps.
+    // SAFETY: as the caller says; a slice of no bytes is made without the pointer. A source that the destination
+    // overlaps is copied before the destination is borrowed.
     unsafe {
         let src = match src_len {
             0 => Cow::Borrowed(&[][..]),

@@ -264,7 +264,8 @@ impl Drop for Net {
         };
         ends.shared.end();
         if ends.thread.thread().id() == std::thread::current().id() {
-            // Within a call of that thread, which ends soon after. Whoever waits for the tunnel is another.
+            // Called by that thread itself, which ends soon after. A thread cannot wait for its own end: another one
+            // waits for the tunnel.
             let tunnel = ManuallyDrop::new(ends.tunnel);
             let end = move || drop(ManuallyDrop::into_inner(tunnel));
             let _ = std::thread::Builder::new().spawn(end);

@@ -190,7 +190,7 @@ impl Tunn {
             let now = self.clock.now();
             return self.send_more(now, dst).unwrap_or(TunnResult::Done);
         }
-        // Not `dst`: it is lent to a result until that is looked at.
+        // Not `dst`: a result borrows it until it has been looked at.
         let mut reply = [0; 64];
         let packet = match self.limiter.verify_packet(src_addr, datagram, &mut reply) {
             Ok(packet) => packet,

@@ -190,7 +190,7 @@ impl Stack {
         if !core.addresses.contains(&headers.destination) {
             return count(&counters.not_ours);
         }
-        // Those of packets that were merged are made anew by whoever cuts them.
+        // A merged packet has a partial checksum only: the tunnel has authenticated its parts.
         if gso.is_none() && !headers.checksum_is_right(packet) {
             return count(&counters.malformed);
         }

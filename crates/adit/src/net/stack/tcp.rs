@@ -277,8 +277,8 @@ impl Tcp {
 
     /// Timers that are due.
     pub(super) fn expire(&mut self, now: Micros) {
-        while let Some((at, whom)) = self.timers.due(now) {
-            let Some(index) = self.table.find(ConnectionId(whom)) else {
+        while let Some((at, id)) = self.timers.due(now) {
+            let Some(index) = self.table.find(ConnectionId(id)) else {
                 continue;
             };
             if let Some(connection) = self.at(index)
@@ -380,7 +380,7 @@ impl Tcp {
         }
     }
 
-    /// Tells whoever waits for a connection that it is open.
+    /// Tells the caller or the listener of a connection that it is open.
     fn opened(&mut self, index: usize) {
         let id = self.table.id(index);
         let Some(connection) = self.at(index) else {
@@ -404,7 +404,7 @@ impl Tcp {
         }
     }
 
-    /// Tells whoever waits for a connection that it does not come about.
+    /// Tells the caller or the listener of a connection that it failed before it was open.
     fn tell(&mut self, flow: Flow, stage: Stage, error: NetError) {
         match stage {
             Stage::Connecting(reply) => reply(Err(error)),

@@ -5,15 +5,16 @@ use std::collections::BinaryHeap;
 
 use super::clock::Micros;
 
-/// Times with whom they are for. One that was set is not taken back: who is woken looks whether it is time.
+/// Times, each with the number of its connection. One that was set stays set: a connection that is woken looks whether
+/// its time has come.
 #[derive(Default)]
 pub(super) struct Timers {
     heap: BinaryHeap<Reverse<(Micros, u64)>>,
 }
 
 impl Timers {
-    pub(super) fn set(&mut self, at: Micros, whom: u64) {
-        self.heap.push(Reverse((at, whom)));
+    pub(super) fn set(&mut self, at: Micros, connection: u64) {
+        self.heap.push(Reverse((at, connection)));
     }
 
     /// The earliest time.
