@@ -184,7 +184,7 @@ unsafe fn tell(error: *mut adit_error, code: i32, text: &str) {
 ///
 /// It is `repr(C)`, its first field is a `usize` with its size, and zero bytes are a value of it.
 pub(crate) unsafe trait SizeFirst: Copy {
-    /// Its size in the first version that had it.
+    /// Its size in the first version that had it: once a field is added, the offset of the first that was.
     const LEAST: usize;
 }
 

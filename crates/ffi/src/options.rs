@@ -80,7 +80,7 @@ pub struct adit_options {
 
 // SAFETY: it is repr(C), its size is first, and zeros are numbers and no functions.
 unsafe impl SizeFirst for adit_options {
-    const LEAST: usize = size_of::<Self>();
+    const LEAST: usize = std::mem::offset_of!(Self, addresses);
 }
 
 /// Has a tunnel begin as the options say.

@@ -31,6 +31,7 @@ class Peer(c.Structure):
 
 
 class Options(c.Structure):
+    # Without the fields of ADIT_SOURCE_NET: as of a header before it, which goes on to work.
     _fields_ = [
         ("struct_size", c.c_size_t),
         ("mtu", c.c_uint32),
