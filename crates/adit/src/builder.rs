@@ -18,6 +18,9 @@ use crate::parts::{Parts, Source};
 use crate::threads::Threads;
 use crate::tunnel::Tunnel;
 
+/// Called with the events of the engine.
+type EngineListener = Arc<dyn Fn(&adit_engine::Event) + Send + Sync>;
+
 /// A tunnel that is about to begin: [`Tunnel::builder`].
 #[must_use = "a tunnel begins with start()"]
 pub struct Builder {
@@ -26,6 +29,7 @@ pub struct Builder {
     threads: Threads,
     merges: bool,
     on_socket: Option<OnSocket>,
+    listener: Option<EngineListener>,
     source: Option<Result<(Source, Offloads), Error>>,
 }
 
@@ -55,6 +59,7 @@ impl Builder {
             threads: Threads::default(),
             merges: true,
             on_socket: None,
+            listener: None,
             source: None,
         }
     }
@@ -99,6 +104,14 @@ impl Builder {
         on_socket: impl Fn(BorrowedFd<'_>, bool) -> io::Result<()> + Send + Sync + 'static,
     ) -> Self {
         self.on_socket = Some(Arc::new(on_socket));
+        self
+    }
+
+    /// Has the engine tell its events, those that are told only to who listens included: for the `adit`
+    /// command, and no part of the API.
+    #[doc(hidden)]
+    pub fn listener(mut self, listener: EngineListener) -> Self {
+        self.listener = Some(listener);
         self
     }
 
@@ -159,8 +172,13 @@ impl Builder {
         let is_handed_over = from.is_some();
         let events = Events::default();
         let tell = {
-            let events = events.clone();
-            move |event: &adit_engine::Event| events.tell(event)
+            let (events, listener) = (events.clone(), self.listener);
+            move |event: &adit_engine::Event| {
+                events.tell(event);
+                if let Some(listener) = &listener {
+                    listener(event);
+                }
+            }
         };
         let platform = Embedded::new(Arc::clone(&source), offloads, mtu).map_err(Error::Host)?;
         let platform = platform.with_on_socket(self.on_socket).with_listener(tell);
@@ -179,7 +197,7 @@ impl Builder {
         let on_end = events.clone();
         interface.on_end(move || on_end.end());
         Ok(Parts {
-            interface,
+            interface: Arc::new(interface),
             end,
             events,
         })

@@ -18,7 +18,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The parts of a tunnel.
 pub(crate) struct Parts {
-    pub(crate) interface: Interface,
+    pub(crate) interface: Arc<Interface>,
     pub(crate) end: EmbeddedEnd,
     pub(crate) events: Events,
 }

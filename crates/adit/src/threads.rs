@@ -91,6 +91,12 @@ impl Threads {
         self
     }
 
+    /// What the program has each thread call.
+    #[cfg(feature = "net")]
+    pub(crate) fn on_start_of_net(&self) -> Option<OnStart> {
+        self.on_start.clone()
+    }
+
     /// Called by each thread when it begins.
     fn begins(&self) -> OnStart {
         let on_start = self.on_start.clone();

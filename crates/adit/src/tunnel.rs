@@ -2,9 +2,10 @@
 
 use std::fmt;
 use std::mem::ManuallyDrop;
+use std::sync::Arc;
 use std::time::Duration;
 
-use adit_engine::Resume;
+use adit_engine::{Interface, Resume};
 
 use crate::config::{Change, Config, Status};
 use crate::error::Error;
@@ -44,6 +45,12 @@ impl Tunnel {
         self.parts
             .as_ref()
             .expect("it is there until it is dropped")
+    }
+
+    /// The engine's end of it: for the `adit` command, and no part of the API.
+    #[doc(hidden)]
+    pub fn interface(&self) -> &Arc<Interface> {
+        &self.parts().interface
     }
 
     /// Changes it, whole or not at all, and returns when that is in force.

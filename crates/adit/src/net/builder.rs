@@ -78,7 +78,8 @@ impl NetBuilder {
         self
     }
 
-    /// Sets the threads of the tunnel. One more has the connections.
+    /// Sets the threads of the tunnel. One more, of the same priority, has the connections; it calls
+    /// [`Threads::on_start`](crate::Threads::on_start), too.
     pub fn threads(mut self, threads: Threads) -> Self {
         self.threads = threads;
         self
@@ -109,10 +110,14 @@ impl NetBuilder {
         let builder = builder.mtu(mtu).threads(self.threads.clone());
         let tunnel = builder.packets(TunnelEnd(Arc::clone(&shared))).start()?;
         let has_priority = self.threads.priority == Priority::IfAllowed;
+        let on_start = self.threads.on_start_of_net();
         let run = move || {
             if has_priority {
                 // It may not be allowed.
                 let _ = rustix::process::setpriority_process(None, NICE);
+            }
+            if let Some(on_start) = on_start {
+                on_start();
             }
             stack.run();
         };
