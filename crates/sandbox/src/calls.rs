@@ -270,6 +270,66 @@ const RESOLVER_OLDER: &[Call] = calls![
 #[cfg(not(target_arch = "x86_64"))]
 const RESOLVER_OLDER: &[Call] = &[];
 
+/// The clients of a proxy, and its tunnel: TCP and UDP sockets of any kind and to anywhere, as they ask
+/// for; threads, which have the same limits; and the ends of pairs and pipes.
+const PROXY: &[Call] = calls![
+    SYS_accept4,
+    SYS_bind,
+    SYS_clock_nanosleep,
+    SYS_clone: Threads,
+    SYS_clone3,
+    SYS_connect,
+    SYS_epoll_create1,
+    SYS_eventfd2,
+    SYS_fcntl,
+    SYS_getcpu,
+    SYS_getpeername,
+    SYS_getpid,
+    SYS_getpriority,
+    SYS_getrandom,
+    SYS_getsockname,
+    SYS_getsockopt,
+    SYS_gettid,
+    SYS_ioctl: Waiting,
+    SYS_listen,
+    SYS_pipe2,
+    SYS_ppoll,
+    SYS_prctl: Names,
+    SYS_prlimit64: Reading,
+    SYS_readv,
+    SYS_recvfrom,
+    SYS_recvmmsg,
+    SYS_recvmsg,
+    SYS_restart_syscall,
+    SYS_rseq,
+    SYS_sched_setaffinity: Itself,
+    SYS_sendmmsg,
+    SYS_sendmsg,
+    SYS_sendto,
+    SYS_set_robust_list,
+    SYS_setsockopt,
+    SYS_shutdown,
+    SYS_socket: Internet,
+    SYS_socketpair,
+    SYS_splice,
+    SYS_timerfd_create,
+    SYS_timerfd_settime,
+];
+
+/// What the main thread of a proxy has besides: the files of its sockets, to watch and to remove.
+const PROXY_FILES: &[Call] = calls![
+    SYS_flock,
+    SYS_inotify_add_watch,
+    SYS_openat: Read,
+    SYS_unlinkat,
+];
+
+/// Their older forms.
+#[cfg(target_arch = "x86_64")]
+const PROXY_FILES_OLDER: &[Call] = calls![SYS_unlink];
+#[cfg(not(target_arch = "x86_64"))]
+const PROXY_FILES_OLDER: &[Call] = &[];
+
 /// libc has no name for it on some machines that have the call.
 const RENAMEAT: &[Call] = &[Call {
     symbol: "SYS_renameat",
@@ -339,6 +399,18 @@ pub fn of(role: Role) -> Vec<Call> {
         Role::Main => &[MAIN, OLDER_FORMS, EVERY_THREAD, PACKETS, CONTROL, SOCKETS],
         Role::Resolver => &[RESOLVER, RESOLVER_OLDER, EVERY_THREAD],
         Role::Helper => &[HELPER, HELPER_OLDER, RENAMEAT, EVERY_THREAD],
+        Role::Proxy => &[PROXY, OLDER_FORMS, EVERY_THREAD],
+        Role::ProxyMain => &[
+            PROXY,
+            PROXY_FILES,
+            PROXY_FILES_OLDER,
+            MAIN,
+            OLDER_FORMS,
+            EVERY_THREAD,
+            PACKETS,
+            CONTROL,
+            SOCKETS,
+        ],
     };
     let mut calls = lists.concat();
     calls.sort_by_key(|call| call.number);

@@ -84,19 +84,31 @@ pub(crate) fn limit() -> Result<bool, RulesetError> {
 /// Limits the calling thread and those that it starts to reading what it takes to look names up, to
 /// TCP towards DNS, and to signals and abstract sockets of their own. False where the kernel cannot.
 pub(crate) fn limit_to_names() -> Result<bool, RulesetError> {
-    let mut rules = Ruleset::default()
+    let rules = Ruleset::default()
         .set_compatibility(CompatLevel::BestEffort)
         .handle_access(AccessFs::from_all(KNOWN))?
         .handle_access(AccessNet::from_all(KNOWN))?
         .scope(Scope::from_all(KNOWN))?
         .create()?
         .add_rule(NetPort::new(DNS, AccessNet::ConnectTcp))?;
-    for path in READ_FOR_NAMES.map(Path::new) {
-        let access = match path.is_dir() {
-            true => reading(),
-            false => AccessFs::ReadFile.into(),
-        };
-        rules = allow(rules, path, access)?;
+    let rules = allow_names(rules)?;
+    Ok(rules.restrict_self()?.ruleset != RulesetStatus::NotEnforced)
+}
+
+/// Limits the calling thread and those that it starts to removing files from `folders`, to reading what it
+/// takes to look `names` up, if they are to be, and to abstract sockets of their own. TCP is what a proxy is
+/// for. False where the kernel cannot.
+pub(crate) fn limit_proxy(folders: &SandboxFolders, names: bool) -> Result<bool, RulesetError> {
+    let mut rules = Ruleset::default()
+        .set_compatibility(CompatLevel::BestEffort)
+        .handle_access(AccessFs::from_all(KNOWN))?
+        .scope(Scope::AbstractUnixSocket)?
+        .create()?;
+    if names {
+        rules = allow_names(rules)?;
+    }
+    for folder in &folders.own {
+        rules = allow(rules, folder, AccessFs::ReadDir | AccessFs::RemoveFile)?;
     }
     Ok(rules.restrict_self()?.ruleset != RulesetStatus::NotEnforced)
 }
@@ -130,6 +142,18 @@ pub(crate) fn limit_helper(folders: &SandboxFolders) -> Result<bool, RulesetErro
         rules = allow(rules, parent, AccessFs::RemoveDir.into())?;
     }
     Ok(rules.restrict_self()?.ruleset != RulesetStatus::NotEnforced)
+}
+
+/// Allows to read what it takes to look names up.
+fn allow_names(mut rules: RulesetCreated) -> Result<RulesetCreated, RulesetError> {
+    for path in READ_FOR_NAMES.map(Path::new) {
+        let access = match path.is_dir() {
+            true => reading(),
+            false => AccessFs::ReadFile.into(),
+        };
+        rules = allow(rules, path, access)?;
+    }
+    Ok(rules)
 }
 
 fn reading() -> BitFlags<AccessFs> {

@@ -9,7 +9,8 @@
 //!    that takes more than their lists, another process does.
 //!
 //! Two processes have less: one that looks names up ([`begin_names`]), and one that has the files,
-//! makes the sockets and does what takes a capability ([`begin_helper`]).
+//! makes the sockets and does what takes a capability ([`begin_helper`]). A proxy ([`begin_proxy`]) has no
+//! such processes, and makes sockets itself.
 
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
@@ -148,6 +149,51 @@ pub fn begin() -> io::Result<()> {
 ///
 /// Those of [`begin`].
 pub fn begin_with(otherwise: Otherwise) -> io::Result<()> {
+    let roles = [Role::Packets, Role::Control, Role::Sockets];
+    begin_threads(files::limit, (Role::Main, &roles), otherwise, &[])
+}
+
+/// Limits a proxy, which must have one thread only and have opened all that it does not open as a socket,
+/// for good: it removes its sockets from `folders`, and makes no other file. Where `names` are to be looked
+/// up, its threads read the single files that this takes, and no others.
+/// Each of its threads is still to be confined as [`Role::Proxy`].
+///
+/// What the kernel does not have is left out: [`parts`] tells what is on. It takes no right.
+///
+/// # Errors
+///
+/// no_new_privs is unknown to the kernel (before Linux 3.5).
+pub fn begin_proxy(folders: &SandboxFolders, names: bool) -> io::Result<()> {
+    begin_proxy_with(folders, names, Otherwise::HERE)
+}
+
+/// [`begin_proxy`], and what a call does that a thread may not make.
+///
+/// # Errors
+///
+/// Those of [`begin_proxy`].
+pub fn begin_proxy_with(
+    folders: &SandboxFolders,
+    names: bool,
+    otherwise: Otherwise,
+) -> io::Result<()> {
+    let limit = || files::limit_proxy(folders, names);
+    let more = match names {
+        true => calls::of(Role::Resolver),
+        false => Vec::new(),
+    };
+    let roles = [Role::Proxy, Role::Sockets];
+    begin_threads(limit, (Role::ProxyMain, &roles), otherwise, &more)
+}
+
+/// Limits the process and its `main` thread, and makes the filters of its other `roles`, who have `more`
+/// calls as well.
+fn begin_threads(
+    limit_files: impl FnOnce() -> Result<bool, landlock::RulesetError>,
+    (main, roles): (Role, &[Role]),
+    otherwise: Otherwise,
+    more: &[Call],
+) -> io::Result<()> {
     let mut parts = Parts {
         no_dumps: forbid_dumps(),
         locked_memory: lock_memory(),
@@ -157,16 +203,13 @@ pub fn begin_with(otherwise: Otherwise) -> io::Result<()> {
     // The library looks for the clock of the vDSO once, with calls that threads need for nothing
     // else.
     let _ = clock_gettime(ClockId::Boottime);
-    parts.files = files::limit().unwrap_or(false);
+    parts.files = limit_files().unwrap_or(false);
     parts.capabilities = keep(CapabilitySet::empty()).is_ok();
     let mut filters = HashMap::new();
-    for role in Role::ALL {
-        if !matches!(role, Role::Resolver | Role::Helper) {
-            filters.insert(role, filters_of(role, otherwise)?);
-        }
+    for role in roles {
+        filters.insert(*role, filters_with(*role, otherwise, more)?);
     }
-    let main = filters.remove(&Role::Main).unwrap_or_default();
-    parts.system_calls = match install(&main) {
+    parts.system_calls = match install(&filters_with(main, otherwise, more)?) {
         Ok(()) => true,
         // The kernel has no filters, or the program that started the process lets it have none.
         Err(_) => {
@@ -259,8 +302,8 @@ pub fn begin_helper_with(folders: &SandboxFolders, otherwise: Otherwise) -> io::
         capabilities: keep(OF_HELPER).is_ok(),
         ..Parts::default()
     };
-    let more = folders.group.map(calls::to_group);
-    parts.system_calls = install(&filters_with(Role::Helper, otherwise, more)?).is_ok();
+    let more: Vec<Call> = folders.group.map(calls::to_group).into_iter().collect();
+    parts.system_calls = install(&filters_with(Role::Helper, otherwise, &more)?).is_ok();
     let filters = HashMap::new();
     let _ = SANDBOX.set(Sandbox { parts, filters });
     Ok(())
@@ -356,21 +399,20 @@ fn lock_memory() -> bool {
 ///
 /// None on the architectures that there are lists for.
 pub fn filters_of(role: Role, otherwise: Otherwise) -> io::Result<Vec<BpfProgram>> {
-    filters_with(role, otherwise, None)
+    filters_with(role, otherwise, &[])
 }
 
-/// The same, with one more call perhaps.
-fn filters_with(
-    role: Role,
-    otherwise: Otherwise,
-    more: Option<Call>,
-) -> io::Result<Vec<BpfProgram>> {
+/// The same, with more calls, whose arguments are those that count.
+fn filters_with(role: Role, otherwise: Otherwise, more: &[Call]) -> io::Result<Vec<BpfProgram>> {
     let refuse = match otherwise {
         Otherwise::Refuse => SeccompAction::Errno(errno(libc::EPERM)),
         Otherwise::Kill => SeccompAction::KillProcess,
     };
     let mut filters = Vec::new();
-    if matches!(role, Role::Main | Role::Helper) {
+    if matches!(
+        role,
+        Role::Main | Role::Helper | Role::Proxy | Role::ProxyMain
+    ) {
         let only = |call: &Call| call.number == libc::SYS_clone3;
         let clone3: Vec<Call> = calls::of(role).into_iter().filter(only).collect();
         let missing = SeccompAction::Errno(errno(libc::ENOSYS));

@@ -19,6 +19,8 @@ pub enum Only {
     Threads,
     /// UNIX, IPv4, IPv6 and netlink: socket(2).
     Families,
+    /// IPv4 and IPv6: socket(2).
+    Internet,
     /// How long a call may wait: setsockopt(2).
     Timeouts,
     /// Network namespaces: setns(2).
@@ -107,6 +109,10 @@ impl Only {
                     libc::AF_INET6,
                     libc::AF_NETLINK,
                 ];
+                families.map(|family| (0, Dword, Eq, int(family))).to_vec()
+            }
+            Self::Internet => {
+                let families = [libc::AF_INET, libc::AF_INET6];
                 families.map(|family| (0, Dword, Eq, int(family))).to_vec()
             }
             Self::Timeouts => {

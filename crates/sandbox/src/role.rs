@@ -15,16 +15,22 @@ pub enum Role {
     Resolver,
     /// Does what takes a capability, in a process of its own.
     Helper,
+    /// Serves the clients of a proxy, and has its tunnel.
+    Proxy,
+    /// Starts these threads, removes the sockets of the process, and ends it.
+    ProxyMain,
 }
 
 impl Role {
     /// All.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 8] = [
         Self::Packets,
         Self::Control,
         Self::Sockets,
         Self::Main,
         Self::Resolver,
         Self::Helper,
+        Self::Proxy,
+        Self::ProxyMain,
     ];
 }

@@ -42,6 +42,18 @@ fn security_md_lists_the_system_calls_of_each_role() {
         }
         assert_eq!(documented, listed(role), "{label}");
     }
+    for (label, role) in [("proxy", Role::Proxy), ("proxy's main", Role::ProxyMain)] {
+        let older = format!("{label}, older forms");
+        let mut documented: BTreeSet<String> = every.union(&names(label)).cloned().collect();
+        if role == Role::ProxyMain {
+            documented.extend(listed(Role::Proxy));
+            documented.extend(listed(Role::Main));
+        }
+        if cfg!(target_arch = "x86_64") {
+            documented.extend(names(&older));
+        }
+        assert_eq!(documented, listed(role), "{label}");
+    }
     let others = [Role::Packets, Role::Control, Role::Sockets].map(listed);
     let mut kept = listed(Role::Main);
     for name in others.iter().flatten() {

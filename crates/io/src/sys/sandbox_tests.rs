@@ -22,7 +22,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use adit_sandbox::calls::{self, INTRUDER, Only};
 use adit_sandbox::{
-    Otherwise, Role, SandboxFolders, begin_helper_with, begin_names_with, begin_with, confine,
+    Otherwise, Role, SandboxFolders, begin_helper_with, begin_names_with, begin_proxy_with,
+    begin_with, confine,
 };
 use libc::c_long;
 
@@ -543,6 +544,9 @@ fn taken_over() {
     match role {
         Role::Resolver => begin_names_with(otherwise).expect("a sandbox"),
         Role::Helper => begin_helper_with(&folders, otherwise).expect("a sandbox"),
+        Role::Proxy | Role::ProxyMain => {
+            begin_proxy_with(&folders, false, otherwise).expect("a sandbox");
+        }
         _ => begin_with(otherwise).expect("a sandbox"),
     }
     assert!(adit_sandbox::parts().system_calls);
@@ -743,6 +747,18 @@ const OF_HELPER: [(&str, Option<bool>); 27] = [
     ("load a BPF program", None),
 ];
 
+/// Of the attempts, those that the filter of a proxy's threads lets through.
+const OF_PROXY: [(&str, Option<bool>); 3] = [
+    ("an IPv4 socket", Some(true)),
+    ("connect", None),
+    ("setsockopt", None),
+];
+
+#[test]
+fn a_thread_of_a_proxy_that_is_taken_over_has_sockets_and_nothing_else() {
+    tries(Role::Proxy, &OF_PROXY);
+}
+
 #[test]
 fn a_resolver_that_is_taken_over_reads_little_and_starts_nothing() {
     tries(Role::Resolver, &OF_RESOLVER);
@@ -787,6 +803,8 @@ fn no_thread_of_a_process_with_a_sandbox_has_a_capability() {
         Role::Sockets,
         Role::Main,
         Role::Resolver,
+        Role::Proxy,
+        Role::ProxyMain,
     ] {
         let output = child(role, "all");
         let told = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -802,6 +820,7 @@ fn what_only_an_intruder_calls_ends_the_process() {
         Role::Sockets,
         Role::Resolver,
         Role::Helper,
+        Role::Proxy,
     ] {
         for call in INTRUDER {
             let output = child(role, &call.number.to_string());
@@ -820,7 +839,13 @@ fn what_only_an_intruder_calls_ends_the_process() {
 /// It does not fault for ever, since the handler of the fault may not be set to another.
 #[test]
 fn a_confined_thread_that_fails_ends_the_process() {
-    for role in [Role::Packets, Role::Control, Role::Sockets, Role::Resolver] {
+    for role in [
+        Role::Packets,
+        Role::Control,
+        Role::Sockets,
+        Role::Resolver,
+        Role::Proxy,
+    ] {
         for failure in ["fault", "abort", "overflow", "exit"] {
             let output = child(role, failure);
             let told = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -838,7 +863,7 @@ fn a_confined_thread_that_fails_ends_the_process() {
             assert_eq!(overflows, failure == "overflow", "{told}");
         }
     }
-    for role in [Role::Main, Role::Helper] {
+    for role in [Role::Main, Role::Helper, Role::ProxyMain] {
         for failure in ["fault", "abort", "overflow"] {
             let output = child(role, failure);
             let signal = output.status.signal();
