@@ -51,6 +51,7 @@ fn full_document() -> StatusReport {
         max_shards: Some(1),
         pid: 1,
         device: Some(DeviceJson::default()),
+        stack: some(),
         ended: vec![String::new()],
         started: 1,
         cpu_milliseconds: BTreeMap::new(),

@@ -17,13 +17,13 @@ use rustix::io::Errno;
 use super::names::Names;
 
 /// To `get` on the control socket.
-pub(super) fn get(interface: &Interface) -> UapiResponse {
+pub(crate) fn get(interface: &Interface) -> UapiResponse {
     let status = interface.get().map(UapiResponse::Status);
     status.unwrap_or_else(refused)
 }
 
 /// To `set` on the control socket.
-pub(super) fn set(interface: &Interface, change: DeviceChange, names: &Names) -> UapiResponse {
+pub(crate) fn set(interface: &Interface, change: DeviceChange, names: &Names) -> UapiResponse {
     // Without it, as where memory is short, the change is made all the same.
     let before = before(interface, &change);
     let sections = change.peers.len();
@@ -52,7 +52,7 @@ fn before(interface: &Interface, change: &DeviceChange) -> Option<(ChangePlan, D
 }
 
 /// To names of peers on the control socket. What is told is about peers that there are.
-pub(super) fn names(
+pub(crate) fn names(
     interface: &Interface,
     names: &Names,
     named: Vec<(PublicKey, String)>,
@@ -72,7 +72,7 @@ pub(super) fn names(
 }
 
 /// To what peers may do on the control socket.
-pub(super) fn allow(
+pub(crate) fn allow(
     interface: &Interface,
     names: &Names,
     given: Vec<(PublicKey, Allowance, bool)>,
@@ -94,7 +94,7 @@ pub(super) fn allow(
 const MAX_RENAMED: usize = 4096;
 
 /// Nothing, or what changed.
-pub(super) fn told(changed: Changed) -> UapiResponse {
+pub(crate) fn told(changed: Changed) -> UapiResponse {
     match changed.is_nothing() {
         true => UapiResponse::Done,
         false => UapiResponse::Changed(changed),
@@ -102,7 +102,7 @@ pub(super) fn told(changed: Changed) -> UapiResponse {
 }
 
 /// To `alive` on the control socket.
-pub(super) fn alive(interface: &Interface) -> UapiResponse {
+pub(crate) fn alive(interface: &Interface) -> UapiResponse {
     match interface.responds() {
         true => UapiResponse::Done,
         false => UapiResponse::Refused(UapiError::new(
@@ -119,34 +119,78 @@ fn refused(error: CommandError) -> UapiResponse {
 
 /// On the status socket; `None` if there is no memory for it, or the interface ends. With the TUN
 /// goes what is in force of its offloads.
-pub(super) fn status(
+pub(crate) fn status(
     interface: &Interface,
     name: &str,
     (of, tun): (&Weak<Tun>, Offloads),
     started: u64,
     names: &Arc<Names>,
-    (max_shards, policy): (usize, Policy),
+    threads: (usize, Policy),
 ) -> Option<status::Report> {
     let place = device(of);
+    report(interface, name, names, |device| HostFacts {
+        device: place,
+        stack: None,
+        offloads: tun,
+        egress: egress_segments(device),
+        started,
+        threads,
+    })
+}
+
+/// What the engine does not tell of an interface.
+pub(crate) struct HostFacts {
+    /// Where its device is, if it has one.
+    pub(crate) device: Option<status::DeviceJson>,
+    /// What a proxy has instead.
+    pub(crate) stack: Option<&'static str>,
+    /// What is in force of the offloads of its device.
+    pub(crate) offloads: Offloads,
+    /// Whether the network cards segment what is sent to peers.
+    pub(crate) egress: Option<bool>,
+    /// When it began: seconds since the Unix epoch.
+    pub(crate) started: u64,
+    /// How many threads process packets at most, and by which policy.
+    pub(crate) threads: (usize, Policy),
+}
+
+/// A report for the status socket, with what `host` tells.
+pub(crate) fn report(
+    interface: &Interface,
+    name: &str,
+    names: &Arc<Names>,
+    host: impl FnOnce(&DeviceStatus) -> HostFacts,
+) -> Option<status::Report> {
     let mut device = interface.get().ok()?;
-    let egress = egress_segments(&device);
+    let host = host(&device);
     let peers = std::mem::take(&mut device.peers);
+    let mut status = status::InterfaceJson::new(name, &device, false);
+    status.engine = Some(engine(interface, host));
+    let names = Arc::clone(names);
+    Some(status::Report::new(status, peers, move |peer| {
+        names.of(peer)
+    }))
+}
+
+/// The data path of an interface.
+pub(crate) fn engine(interface: &Interface, host: HostFacts) -> status::EngineJson {
     let report = interface.report();
     let offloads = report.offloads.and(Offloads {
         udp_gso: true,
         udp_gro: true,
-        ..tun
+        ..host.offloads
     });
     let count = |threads| u32::try_from(threads).unwrap_or(u32::MAX);
-    let mut status = status::InterfaceJson::new(name, &device, false);
-    status.engine = Some(status::EngineJson {
+    let (max_shards, policy) = host.threads;
+    status::EngineJson {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         aead: report.aead.to_owned(),
         shards: count(report.shards),
         max_shards: Some(count(max_shards)),
         pid: std::process::id(),
-        device: place,
-        started,
+        device: host.device,
+        stack: host.stack.map(str::to_owned),
+        started: host.started,
         cpu_milliseconds: cpu_of_threads(),
         offloads: offloads
             .iter()
@@ -159,7 +203,7 @@ pub(super) fn status(
         ended: (helper::has_ended().then(|| "helper".to_owned()))
             .into_iter()
             .collect(),
-        tx_udp_segmentation: egress,
+        tx_udp_segmentation: host.egress,
         refused: report.refused.into_iter().map(str::to_owned).collect(),
         drops: named(report.drops),
         ignored: named(report.ignored),
@@ -184,11 +228,7 @@ pub(super) fn status(
             staged_frames: report.waiting.staged_frames,
             staged_packets: report.waiting.staged_packets,
         }),
-    });
-    let names = Arc::clone(names);
-    Some(status::Report::new(status, peers, move |peer| {
-        names.of(peer)
-    }))
+    }
 }
 
 /// Where the device of an interface is.
@@ -216,7 +256,7 @@ fn trains(counters: TrainCounters) -> status::TrainsJson {
 }
 
 /// The time of day in seconds since the Unix epoch.
-pub(super) fn now() -> u64 {
+pub(crate) fn now() -> u64 {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     now.map_or(0, |now| now.as_secs())
 }

@@ -72,8 +72,13 @@ pub(crate) fn start_program(
     } else {
         Stdio::null()
     };
+    command.stdin(stdin);
+    until_ready(command)
+}
+
+/// Starts a background process, and returns when it says that it is ready.
+pub(crate) fn until_ready(mut command: Command) -> Result<Child> {
     let mut child = command
-        .stdin(stdin)
         .stdout(Stdio::piped())
         .spawn()
         .context(|| "cannot start the background process".into())?;
@@ -102,8 +107,8 @@ pub(crate) fn start_program(
 
 /// What takes the place of the terminal of a process in the background, which leaves the directory that it
 /// was started in, too: before the sandbox begins.
-pub(super) fn null(args: &RunArgs) -> Result<Option<File>> {
-    if !args.background {
+pub(crate) fn null(background: bool) -> Result<Option<File>> {
+    if !background {
         return Ok(None);
     }
     level::find_system_log();
@@ -114,16 +119,15 @@ pub(super) fn null(args: &RunArgs) -> Result<Option<File>> {
 
 /// Reports that this process is ready: to systemd, if it asks, and to the waiting parent, whose
 /// terminal this process then leaves.
-pub(super) fn report_ready(
-    args: &RunArgs,
+///
+/// A process that goes on for another one tells no service manager: that one does (`is_first` is false).
+pub(crate) fn report_ready(
+    is_first: bool,
     null: Option<&File>,
     notifier: &Notifier,
     level: LogLevel,
 ) -> Result<()> {
-    // Of a process that goes on for another one, systemd learns from that one.
-    if args.take_over.is_none()
-        && let Err(error) = notifier.tell("READY=1")
-    {
+    if is_first && let Err(error) = notifier.tell("READY=1") {
         // The socket may belong to another program, be out of reach, or be of a kind that came
         // later: that is no reason to go without a tunnel.
         level.error(format_args!("cannot notify the service manager: {error}"));
@@ -147,7 +151,7 @@ pub(super) fn report_ready(
 const LEAVE: fn() -> String = || "cannot leave the terminal".into();
 
 /// Leaves the session, so that signals of its terminal no longer reach this process.
-pub(super) fn leave_session() {
+pub(crate) fn leave_session() {
     // It fails for the leader of a session, which has no need of it.
     let _ = rustix::process::setsid();
 }

@@ -10,7 +10,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 /// A process that goes with this.
-pub(super) struct Guard(Option<(Child, OwnedFd)>);
+pub(crate) struct Guard(Option<(Child, OwnedFd)>);
 
 impl Drop for Guard {
     fn drop(&mut self) {
@@ -25,7 +25,7 @@ impl Drop for Guard {
 }
 
 /// Starts this program with these arguments, which no person types.
-pub(super) fn start(arguments: &[impl AsRef<OsStr>]) -> std::io::Result<(Guard, OwnedFd)> {
+pub(crate) fn start(arguments: &[impl AsRef<OsStr>]) -> std::io::Result<(Guard, OwnedFd)> {
     let (ours, theirs) = socketpair(
         AddressFamily::UNIX,
         SocketType::SEQPACKET,

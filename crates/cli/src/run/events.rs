@@ -15,7 +15,7 @@ use super::hand_over::{Channel, HandOverListener};
 use crate::failure::{Context, Result};
 
 /// Something that the main thread acts on.
-pub(super) enum MainEvent {
+pub(crate) enum MainEvent {
     /// SIGINT or SIGTERM.
     Signal(usize),
     /// The interface of this name has ended.
@@ -29,7 +29,7 @@ pub(super) enum MainEvent {
 }
 
 /// The receiving end. Signals are caught as long as it exists.
-pub(super) struct MainEvents {
+pub(crate) struct MainEvents {
     queue: mpsc::Receiver<MainEvent>,
     /// A byte arrives after each event, each signal and each thread that is asked for.
     wake: PipeReader,
@@ -41,14 +41,14 @@ pub(super) struct MainEvents {
 
 /// A sending end.
 #[derive(Clone)]
-pub(super) struct EventSender {
+pub(crate) struct EventSender {
     queue: mpsc::Sender<MainEvent>,
     wake: Arc<PipeWriter>,
 }
 
 impl MainEvents {
     /// Catches signals from now on.
-    pub(super) fn new() -> Result<(Self, EventSender)> {
+    pub(crate) fn new() -> Result<(Self, EventSender)> {
         let failed = || "cannot catch signals".to_owned();
         // Not a socket: any thread may have to handle a signal, and all of them may write(2).
         let (wake, waker) = std::io::pipe().context(failed)?;
@@ -76,7 +76,7 @@ impl MainEvents {
 
     /// Waits for the next event, and meanwhile starts threads; signals come first. Without a `listener`
     /// no other process can ask.
-    pub(super) fn next(
+    pub(crate) fn next(
         &mut self,
         starter: &Starter,
         listener: Option<&HandOverListener>,
@@ -120,7 +120,7 @@ impl MainEvents {
 }
 
 impl EventSender {
-    pub(super) fn send(&self, event: MainEvent) {
+    pub(crate) fn send(&self, event: MainEvent) {
         // Without a receiver the process is about to end.
         if self.queue.send(event).is_ok() {
             self.wake();
@@ -128,7 +128,7 @@ impl EventSender {
     }
 
     /// Has the receiving end look for what else there is.
-    pub(super) fn wake(&self) {
+    pub(crate) fn wake(&self) {
         let _ = (&*self.wake).write(&[0]);
     }
 }

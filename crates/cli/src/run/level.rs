@@ -15,7 +15,7 @@ use crate::failure::say;
 
 /// `LOG_LEVEL`, as wireguard-go reads it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum LogLevel {
+pub(crate) enum LogLevel {
     /// Errors and changes; in the background they go to the system's log.
     Unset,
     Silent,
@@ -31,11 +31,11 @@ enum Priority {
 }
 
 impl LogLevel {
-    pub(super) fn from_env() -> Self {
+    pub(crate) fn from_env() -> Self {
         Self::parse(&std::env::var("LOG_LEVEL").unwrap_or_default())
     }
 
-    pub(super) fn parse(value: &str) -> Self {
+    pub(crate) fn parse(value: &str) -> Self {
         match value {
             "verbose" | "debug" => Self::Verbose,
             "error" => Self::Error,
@@ -44,16 +44,16 @@ impl LogLevel {
         }
     }
 
-    pub(super) fn error(self, message: impl Display) {
+    pub(crate) fn error(self, message: impl Display) {
         self.write(Priority::Error, &message);
     }
 
     /// What a client changed: a line for each change.
-    pub(super) fn change(self, message: impl Display) {
+    pub(crate) fn change(self, message: impl Display) {
         self.write(Priority::Notice, &message);
     }
 
-    pub(super) fn verbose(self, message: impl Display) {
+    pub(crate) fn verbose(self, message: impl Display) {
         if self == Self::Verbose {
             say!("adit: {message}");
         }
@@ -86,7 +86,7 @@ const SYSLOG: &str = "/dev/log";
 const FACILITY: u8 = 3;
 
 /// Finds the system's log, if there is one: before the sandbox begins.
-pub(super) fn find_system_log() {
+pub(crate) fn find_system_log() {
     let connect = |path: &str| -> std::io::Result<File> {
         let socket = UnixDatagram::unbound()?;
         socket.connect(path)?;
@@ -104,7 +104,7 @@ pub(super) fn find_system_log() {
 }
 
 /// From now on the log goes to the system's, if that was found.
-pub(super) fn leave_terminal() {
+pub(crate) fn leave_terminal() {
     IS_LEFT.store(true, Relaxed);
 }
 

@@ -5,16 +5,16 @@
 //! 2. report readiness;
 //! 3. wait until asked to end, or until every interface or its socket is gone.
 
-mod answer;
-mod background;
-mod child;
-mod events;
+pub(crate) mod answer;
+pub(crate) mod background;
+pub(crate) mod child;
+pub(crate) mod events;
 pub(crate) mod hand_over;
-mod level;
-mod names;
+pub(crate) mod level;
+pub(crate) mod names;
 mod process;
-mod resolve;
-mod watch;
+pub(crate) mod resolve;
+pub(crate) mod watch;
 
 use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
@@ -103,7 +103,7 @@ fn serve(args: &RunArgs) -> Result<()> {
     allow_descriptors();
     adit_io::map_large_buffers();
     let (me, parent) = (Me::new(args, Notifier::new()), parent());
-    let null = background::null(args)?;
+    let null = background::null(args.background)?;
     adit_sandbox::register("adit");
     // Signals are caught from here on, so that an early one still removes the sockets' files.
     let (events, sender) = MainEvents::new()?;
@@ -122,7 +122,12 @@ fn serve(args: &RunArgs) -> Result<()> {
         .ok();
     // As long as the parent waits.
     let by = args.take_over.map(|old| (old, parent.caller()));
-    let reported = background::report_ready(args, null.as_ref(), me.notifier(), level);
+    let reported = background::report_ready(
+        args.take_over.is_none(),
+        null.as_ref(),
+        me.notifier(),
+        level,
+    );
     match finish {
         None => reported?,
         // Nobody else has the interfaces any more.
@@ -298,7 +303,7 @@ fn group_id(groups: &str, name: &str) -> Option<u32> {
 
 /// An interface has some ten descriptors open. Nothing here uses select(2), for which the usual
 /// limit is that low.
-fn allow_descriptors() {
+pub(crate) fn allow_descriptors() {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     let all = Rlimit {
         current: maximum,

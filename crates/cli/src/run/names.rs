@@ -7,20 +7,20 @@ use adit_ctl::keys::{BASE64_LEN, public_from_base64};
 use adit_proto::config::PublicKey;
 
 /// A peer, what it was called, and what it is called now.
-pub(super) type Renamed = (PublicKey, Option<String>, Option<String>);
+pub(crate) type Renamed = (PublicKey, Option<String>, Option<String>);
 
 /// Set by `adit up` and `adit sync`; read by the status, events and the log.
 #[derive(Default)]
-pub(super) struct Names(RwLock<HashMap<PublicKey, String>>);
+pub(crate) struct Names(RwLock<HashMap<PublicKey, String>>);
 
 impl Names {
     /// In place of all earlier ones.
-    pub(super) fn set(&self, names: Vec<(PublicKey, String)>) {
+    pub(crate) fn set(&self, names: Vec<(PublicKey, String)>) {
         self.change(names, true);
     }
 
     /// Gives peers names; with `replace`, no other has one. Returns what differs: before, and after.
-    pub(super) fn change(&self, names: Vec<(PublicKey, String)>, replace: bool) -> Vec<Renamed> {
+    pub(crate) fn change(&self, names: Vec<(PublicKey, String)>, replace: bool) -> Vec<Renamed> {
         let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
         let mut renamed: Vec<Renamed> = Vec::new();
         let names: HashMap<_, _> = names.into_iter().collect();
@@ -38,7 +38,7 @@ impl Names {
     }
 
     /// All of them, by keys in base64.
-    pub(super) fn all(&self) -> Vec<(String, String)> {
+    pub(crate) fn all(&self) -> Vec<(String, String)> {
         let names = self.0.read().unwrap_or_else(PoisonError::into_inner);
         let named = names
             .iter()
@@ -46,13 +46,13 @@ impl Names {
         named.collect()
     }
 
-    pub(super) fn of(&self, peer: &PublicKey) -> Option<String> {
+    pub(crate) fn of(&self, peer: &PublicKey) -> Option<String> {
         let names = self.0.read().unwrap_or_else(PoisonError::into_inner);
         names.get(peer).cloned()
     }
 
     /// A line of the log that begins with `peer KEY`, with the peer's name behind the key.
-    pub(super) fn annotate(&self, line: &str) -> String {
+    pub(crate) fn annotate(&self, line: &str) -> String {
         let key = line
             .strip_prefix("peer ")
             .and_then(|rest| rest.get(..BASE64_LEN));

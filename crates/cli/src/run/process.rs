@@ -205,7 +205,7 @@ impl ServingProcess {
         prepared: Prepared,
         sockets: Bound,
     ) -> Result<()> {
-        self.looks.watch(&interface, &prepared.events);
+        self.looks.watch(&interface, &prepared.events, false);
         // Once they are served, they end only with the thread that serves them: it may be the one
         // that waits for this.
         let mut interfaces = self.interfaces();

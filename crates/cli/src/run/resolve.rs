@@ -43,7 +43,7 @@ const PACE: Duration = Duration::from_millis(20);
 const LOST: Duration = Duration::from_secs(600);
 
 /// The resolver: looks up the names of a process's interfaces.
-pub(super) struct Resolver {
+pub(crate) struct Resolver {
     state: Mutex<ResolverState>,
     /// To the other process; `None` if it could not be started.
     socket: Option<OwnedFd>,
@@ -199,7 +199,7 @@ enum Outcome {
 impl Resolver {
     /// Starts the process, where names are `wanted`. Without it, they are looked up once, by the
     /// command that sets them.
-    pub(super) fn start(
+    pub(crate) fn start(
         level: LogLevel,
         sandbox: bool,
         wanted: bool,
@@ -230,7 +230,7 @@ impl Resolver {
 
     /// The endpoints of these peers of an interface are names; with `replace`, those of no others
     /// are.
-    pub(super) fn name(
+    pub(crate) fn name(
         self: &Arc<Self>,
         name: &str,
         interface: &Arc<Interface>,
@@ -296,7 +296,7 @@ impl Resolver {
     }
 
     /// A program has changed the configuration of an interface.
-    pub(super) fn configured(&self, name: &str, change: &DeviceChange) {
+    pub(crate) fn configured(&self, name: &str, change: &DeviceChange) {
         let now = Instant::now();
         let state = &mut *self.state();
         match change.fwmark {
@@ -342,7 +342,7 @@ impl Resolver {
 
     /// A handshake with a peer is not answered. It is called by the control thread, which must not
     /// wait: the next initiation is soon.
-    pub(super) fn unanswered(&self, name: &str, peer: &PublicKey) {
+    pub(crate) fn unanswered(&self, name: &str, peer: &PublicKey) {
         let Ok(mut state) = self.state.try_lock() else {
             return;
         };

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use adit_ctl::Caller;
-use adit_ctl::status::{self, Change, EventKind, Events};
+use adit_ctl::status::{Change, EventJson, EventKind, Events};
 use adit_ctl::uapi::{Configured, Item};
 use adit_engine::{EngineReport, Event, EventListener, Incident, Interface};
 use adit_proto::config::PublicKey;
@@ -32,7 +32,7 @@ fn cpu_time() -> Duration {
 }
 
 /// Listens to the engine's events.
-pub(super) fn listener(
+pub(crate) fn listener(
     interface: &str,
     events: &Arc<Events>,
     names: &Arc<Names>,
@@ -51,8 +51,30 @@ pub(super) fn listener(
 }
 
 fn publish(events: &Events, names: &Names, event: &Event) {
-    let say = |kind, text: String, peer: Option<PublicKey>, about: About| {
-        events.publish(kind, names.annotate(&text), |line| {
+    tell(names, event, |kind, text, fill| {
+        events.publish(kind, text, fill);
+    });
+}
+
+/// The same event as a line of JSON; `None` if it is none that is told.
+pub(crate) fn as_json(interface: &str, names: &Names, event: &Event) -> Option<EventJson> {
+    let mut told = None;
+    tell(names, event, |kind, text, fill| {
+        let mut line = EventJson::new(interface, kind, text);
+        fill(&mut line);
+        told = Some(line);
+    });
+    told
+}
+
+/// Gives `say` the kind of an event, its text, and what fills the other fields.
+fn tell(
+    names: &Names,
+    event: &Event,
+    mut say: impl FnMut(EventKind, String, &dyn Fn(&mut EventJson)),
+) {
+    let mut say = |kind, text: String, peer: Option<PublicKey>, about: About| {
+        say(kind, names.annotate(&text), &|line| {
             line.peer = peer.map(|peer| peer.to_string());
             line.name = peer.and_then(|peer| names.of(&peer));
             line.endpoint = about.endpoint.map(|addr| addr.to_string());
@@ -187,7 +209,7 @@ fn of_incident(incident: &Incident) -> (EventKind, Option<PublicKey>, About) {
 }
 
 /// A client changed the configuration.
-pub(super) fn configured(events: &Events, change: &Configured) {
+pub(crate) fn configured(events: &Events, change: &Configured) {
     if !events.is_heard() {
         return;
     }
@@ -221,7 +243,7 @@ pub(super) fn upgraded(events: &Events, by: &Caller, text: String) {
     events.publish_first(EventKind::Upgraded, text, |line| say_who(line, by));
 }
 
-fn say_who(line: &mut status::EventJson, by: &Caller) {
+fn say_who(line: &mut EventJson, by: &Caller) {
     line.pid = Some(by.origin.pid);
     line.uid = Some(by.origin.uid);
     line.login = by.login;
@@ -231,7 +253,7 @@ fn say_who(line: &mut status::EventJson, by: &Caller) {
 /// One thread that looks at the counters of every interface that a client listens to, as long as
 /// there is one.
 #[derive(Default)]
-pub(super) struct Looks {
+pub(crate) struct Looks {
     watched: Mutex<Watching>,
 }
 
@@ -250,15 +272,23 @@ struct WatchedInterface {
 
 impl Looks {
     /// From now on, as long as a client listens to `events`, tells of offloads that are lost, and
-    /// of drops.
-    pub(super) fn watch(self: &Arc<Self>, interface: &Arc<Interface>, events: &Arc<Events>) {
+    /// of drops. What the engine tells only to listeners, it tells then, or `always`.
+    pub(crate) fn watch(
+        self: &Arc<Self>,
+        interface: &Arc<Interface>,
+        events: &Arc<Events>,
+        always: bool,
+    ) {
+        if always {
+            interface.listen(true);
+        }
         let (looks, handle) = (Arc::downgrade(self), Arc::downgrade(interface));
         let source = Arc::downgrade(events);
         events.on_listen(move |listens| {
             let Some(interface) = handle.upgrade() else {
                 return;
             };
-            interface.listen(listens);
+            interface.listen(listens || always);
             if let (true, Some(looks), Some(events)) = (listens, looks.upgrade(), source.upgrade())
             {
                 looks.add(Arc::downgrade(&interface), events);

@@ -22,7 +22,7 @@ pub use events::{Change, EVENT_SCHEMA, EventJson, EventKind, Events};
 pub use peer_changes::WatchedPeers;
 use peer_json::NamedPeer;
 pub use peer_ref::{FailureRef, PeerRef, PrintableText};
-pub use protocol::DIR;
+pub use protocol::{DIR, own_dir};
 pub use render::{Colour, render, render_engine, render_interface};
 pub use server::{Probe, StatusServer, document, fetch, fetch_in, listen, probe, probe_in};
 pub use shared::Report;
@@ -136,6 +136,10 @@ documented! {
         /// Where the device is. Absent where the kernel does not tell (before Linux 5.2).
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub device: Option<DeviceJson>,
+        /// What a proxy has in place of a device: `smoltcp` or `kernel`, whose TCP it is. Absent for an
+        /// interface.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub stack: Option<String>,
         /// When the process began to serve the interface: seconds since the Unix epoch. The
         /// counters count from then on.
         #[serde(default)]

@@ -29,7 +29,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{InterfaceJson, NamedPeer, PeerRef, StatusReport};
 use crate::socket::{self, AnswerReader, TO_ANSWER};
-use crate::status::protocol::{DIR, PIECE};
+use crate::status::protocol::{PIECE, socket_of};
 use crate::text::Clean;
 use crate::uapi::PATIENCE;
 
@@ -189,13 +189,17 @@ type Make<'m, T> = dyn FnMut(&PeerRef<'_>, Option<&T>) -> T + 'm;
 impl<T> WatchedPeers<T> {
     /// Of the interface `name`, at `/run/adit/NAME.sock`. Nothing is asked yet.
     pub fn new(name: &str) -> Self {
-        Self::new_in(Path::new(DIR), name)
+        Self::at(socket_of(name))
     }
 
     /// The same at `dir/NAME.sock`.
     pub fn new_in(dir: &Path, name: &str) -> Self {
+        Self::at(dir.join(format!("{name}.sock")))
+    }
+
+    fn at(path: PathBuf) -> Self {
         Self {
-            path: dir.join(format!("{name}.sock")),
+            path,
             connection: None,
             peers: Vec::new(),
         }

@@ -152,6 +152,9 @@ impl TextPage {
         self.text.push('\n');
         self.title(GREEN, "engine of", &interface.name)?;
         self.line("aead", &engine.aead)?;
+        if let Some(stack) = &engine.stack {
+            self.line("stack of the proxy", stack)?;
+        }
         let offloads = |force| {
             let mut names: Vec<&str> = Vec::new();
             let wanted = engine.offloads.iter().filter(|(_, on)| **on == force);

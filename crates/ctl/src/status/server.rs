@@ -33,7 +33,7 @@ use crate::socket::{
     self, AnswerReader, BindError, BoundListener, RESERVE, STALL, ServerEvent, Service, Serving,
     TO_ANSWER, Talk,
 };
-use crate::status::protocol::{DIR, PIECE};
+use crate::status::protocol::{DIR, PIECE, socket_of};
 use crate::text::Clean;
 use crate::uapi::PATIENCE;
 use crate::zeroized::Zeroized;
@@ -351,14 +351,14 @@ impl Talk for Reception {
     }
 }
 
-/// The report of the interface `name` from `/run/adit/NAME.sock`.
+/// The report of the interface `name` from `/run/adit/NAME.sock`, or of a proxy from the folder of this user.
 ///
 /// # Errors
 ///
 /// No process listens there, it says nothing for [`PATIENCE`], or goes on for a minute (`WouldBlock`),
 /// or it is no report of one interface (`InvalidData`).
 pub fn fetch(name: &str) -> io::Result<InterfaceJson> {
-    fetch_in(Path::new(DIR), name)
+    fetch_from(&socket_of(name), name, TO_ANSWER)
 }
 
 /// The report of the interface `name` from `dir/NAME.sock`.
@@ -374,7 +374,11 @@ pub(super) fn fetch_within(
     name: &str,
     patience: Duration,
 ) -> io::Result<InterfaceJson> {
-    let mut stream = socket::connect(&dir.join(format!("{name}.sock")), PATIENCE)?;
+    fetch_from(&dir.join(format!("{name}.sock")), name, patience)
+}
+
+fn fetch_from(path: &Path, name: &str, patience: Duration) -> io::Result<InterfaceJson> {
+    let mut stream = socket::connect(path, PATIENCE)?;
     // An older server does not read that, and resets the connection once it has told all.
     _ = stream.write_all(b"status\n");
     let mut json = Vec::new();
@@ -406,7 +410,7 @@ pub fn document(json: &[u8]) -> io::Result<InterfaceJson> {
 /// # Errors
 /// As of [`fetch`]. An older process gives no such answer (`InvalidData`).
 pub fn probe(name: &str, peer: &str) -> io::Result<Probe> {
-    probe_in(Path::new(DIR), name, peer)
+    probe_at(&socket_of(name), peer)
 }
 
 /// The same at `dir/NAME.sock`.
@@ -414,7 +418,11 @@ pub fn probe(name: &str, peer: &str) -> io::Result<Probe> {
 /// # Errors
 /// As of [`probe`].
 pub fn probe_in(dir: &Path, name: &str, peer: &str) -> io::Result<Probe> {
-    let mut stream = socket::connect(&dir.join(format!("{name}.sock")), PATIENCE)?;
+    probe_at(&dir.join(format!("{name}.sock")), peer)
+}
+
+fn probe_at(path: &Path, peer: &str) -> io::Result<Probe> {
+    let mut stream = socket::connect(path, PATIENCE)?;
     stream.write_all(format!("handshake {peer}\n").as_bytes())?;
     let mut json = Vec::new();
     let answer = AnswerReader::new(stream, TO_ANSWER);
@@ -431,7 +439,7 @@ pub fn probe_in(dir: &Path, name: &str, peer: &str) -> io::Result<Probe> {
 pub fn listen(name: &str) -> io::Result<UnixStream> {
     let mut attempts = 3;
     loop {
-        let mut stream = socket::connect(&Path::new(DIR).join(format!("{name}.sock")), PATIENCE)?;
+        let mut stream = socket::connect(&socket_of(name), PATIENCE)?;
         match stream.write_all(b"events\n") {
             // This process got no CPU between the two, and was taken for one that says nothing.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe && attempts > 1 => {
