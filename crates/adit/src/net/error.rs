@@ -12,7 +12,7 @@ use crate::error::Error;
 pub enum NetError {
     /// Nobody listens there: the other end refused the connection.
     Refused(SocketAddr),
-    /// A router, or the other end, said that there is no way there.
+    /// A router, or the other end, said that there is no way there. A [ping](super::Net::ping) has port 0.
     Unreachable(SocketAddr),
     /// There was no answer in time.
     TimedOut(String),
@@ -47,7 +47,8 @@ impl fmt::Display for NetError {
             ),
             Self::Unreachable(at) => write!(
                 f,
-                "{at} inside the tunnel cannot be reached, says a host on the way"
+                "{} inside the tunnel cannot be reached, says a host on the way",
+                WithPort(*at)
             ),
             Self::TimedOut(what) => write!(f, "{what} did not answer in time"),
             Self::UnknownName(name) => write!(
@@ -67,7 +68,8 @@ impl fmt::Display for NetError {
             Self::NoAddress(at) => {
                 write!(
                     f,
-                    "cannot reach {at}: this end has no inner address of that family"
+                    "cannot reach {}: this end has no inner address of that family",
+                    WithPort(*at)
                 )
             }
             Self::PortTaken(0) => f.write_str("all ports inside the tunnel are taken"),
@@ -84,6 +86,18 @@ impl fmt::Display for NetError {
             Self::Host(error) => write!(f, "the system refused what the stack needs: {error}"),
             Self::Tunnel(error) => error.fmt(f),
             Self::Ended => f.write_str("the tunnel has ended"),
+        }
+    }
+}
+
+/// An address, with its port if it has one.
+struct WithPort(SocketAddr);
+
+impl fmt::Display for WithPort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.port() {
+            0 => self.0.ip().fmt(f),
+            _ => self.0.fmt(f),
         }
     }
 }

@@ -228,6 +228,18 @@ impl Net {
         UdpSocket::bind(&ends.shared, &ends.addresses, ends.mtu, port)
     }
 
+    /// Sends an ICMP echo request to an address inside the tunnel, and waits for the answer: the time that
+    /// took. Several may wait at once, of several threads.
+    ///
+    /// # Errors
+    ///
+    /// [`NetError::TimedOut`], [`NetError::Unreachable`], [`NetError::NoAddress`], and
+    /// [`NetError::NoMemory`] while a thousand wait.
+    pub fn ping(&self, to: IpAddr, timeout: Duration) -> Result<Duration, NetError> {
+        let Ends { shared, .. } = self.ends();
+        shared.call(|reply| Command::Ping { to, timeout, reply })
+    }
+
     /// Its counters. It waits for nobody.
     pub fn stats(&self) -> NetStats {
         stats(&self.ends().shared)

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -46,6 +46,12 @@ pub(super) enum Command {
         reply: Reply<Arc<Backlog>>,
     },
     Unlisten(u16),
+    /// An echo request; the answer says after how long that came.
+    Ping {
+        to: IpAddr,
+        timeout: Duration,
+        reply: Reply<Duration>,
+    },
     /// Datagrams of a port come from this descriptor, and go there.
     Bind {
         port: u16,

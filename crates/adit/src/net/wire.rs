@@ -323,6 +323,43 @@ pub(super) fn write_echo_reply(packet: &mut [u8], received: &Headers, original: 
     write_checksum(packet, &headers, 2);
 }
 
+/// The numbers by which an answer is told to be that to a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Echo {
+    pub(super) identifier: u16,
+    pub(super) sequence: u16,
+}
+
+impl Echo {
+    /// Those of an echo message.
+    pub(super) fn read(message: &[u8]) -> Self {
+        Self {
+            identifier: word(message, 4),
+            sequence: word(message, 6),
+        }
+    }
+}
+
+/// The length of the packet of an echo request.
+pub(super) fn echo_len(to: IpAddr) -> usize {
+    ip_header(to) + ICMP_HEADER
+}
+
+/// Writes an echo request without payload.
+pub(super) fn write_echo_request(packet: &mut [u8], source: IpAddr, to: IpAddr, echo: Echo) {
+    let (protocol, kind) = match to {
+        IpAddr::V4(_) => (ICMP, 8),
+        IpAddr::V6(_) => (ICMPV6, 128),
+    };
+    let headers = write_ip(packet, source, to, protocol);
+    let message = &mut packet[headers.start..];
+    message.fill(0);
+    message[0] = kind;
+    message[4..6].copy_from_slice(&echo.identifier.to_be_bytes());
+    message[6..8].copy_from_slice(&echo.sequence.to_be_bytes());
+    write_checksum(packet, &headers, 2);
+}
+
 /// The maximum segment size that a SYN names, if it does: where that stands in the packet.
 pub(super) fn mss_option(packet: &[u8], headers: &Headers) -> Option<usize> {
     let segment = &packet[headers.start..headers.end];
@@ -347,7 +384,8 @@ pub(super) fn mss_option(packet: &[u8], headers: &Headers) -> Option<usize> {
     None
 }
 
-/// What an ICMP error is about: the flow that the quoted packet is of.
+/// What an ICMP error is about: the flow that the quoted packet is of. An echo request has its identifier
+/// where others have the local port, and its sequence number as the remote one.
 pub(super) struct Complaint {
     pub(super) flow: Flow,
     pub(super) protocol: u8,
@@ -384,6 +422,10 @@ impl Complaint {
                 };
                 (address(8), address(24), header[6], 40)
             }
+        };
+        let start = match protocol {
+            ICMP | ICMPV6 => start + 4,
+            _ => start,
         };
         let ports = quoted.get(start..start + 4)?;
         Some(Self {

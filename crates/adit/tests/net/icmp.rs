@@ -2,11 +2,12 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::mpsc::channel as results;
+use std::time::Duration;
 
 use adit::net::{Net, NetError};
 use adit::{ChannelEnd, Packet, Tunnel, channel};
 
-use crate::{PATIENCE, builder, config, v4, wait_until};
+use crate::{PATIENCE, builder, config, pair, v4, v6, wait_until};
 
 /// A network, and a tunnel whose packets the test has.
 fn beside_packets() -> (Net, Tunnel, ChannelEnd) {
@@ -115,6 +116,74 @@ fn a_router_that_says_unreachable_ends_the_attempt() {
         matches!(error, NetError::Unreachable(at) if at == target),
         "{error}"
     );
+}
+
+/// A packet that says to come from another host.
+fn from(host: u8, mut packet: Vec<u8>) -> Vec<u8> {
+    packet[15] = host;
+    packet[10..12].fill(0);
+    let checksum = sum(&packet[..20]).to_be_bytes();
+    packet[10..12].copy_from_slice(&checksum);
+    packet
+}
+
+#[test]
+fn a_ping_takes_the_answer_to_its_own_request_alone() {
+    let (net, _tunnel, end) = beside_packets();
+    let numbers = |request: &[u8]| *request[24..].first_chunk::<4>().expect("a header");
+    let send = |packet: Vec<u8>| end.send(Packet::new(packet)).expect("room");
+    std::thread::scope(|scope| {
+        let pings = [(); 2].map(|()| scope.spawn(|| net.ping(v4(2), PATIENCE)));
+        let [one, other] = [(); 2].map(|()| end.recv(PATIENCE).expect("a request").bytes);
+        assert_eq!((one[9], &one[20..22]), (1, &[8, 0][..]));
+        assert_eq!((sum(&one[..20]), sum(&one[20..])), (0, 0));
+        assert_ne!(numbers(&one), numbers(&other));
+        // Of another host, and with another identifier or sequence number.
+        send(from(99, icmp(0, 0, numbers(&one), b"")));
+        for changed in [1, 3] {
+            let mut wrong = numbers(&one);
+            wrong[changed] ^= 0x80;
+            send(icmp(0, 0, wrong, b""));
+        }
+        // A packet later all of these were looked at.
+        send(icmp(8, 0, [9; 4], b""));
+        assert_eq!(end.recv(PATIENCE).expect("a reply").bytes[24..28], [9; 4]);
+        assert!(pings.iter().all(|ping| !ping.is_finished()));
+        // A host on the way knows no way there.
+        send(from(99, icmp(3, 1, [0; 4], &one[..28])));
+        wait_until(|| pings.iter().any(std::thread::ScopedJoinHandle::is_finished));
+        assert!(pings.iter().any(|ping| !ping.is_finished()));
+        send(icmp(0, 0, numbers(&other), b""));
+        let outcomes = pings.map(|ping| ping.join().expect("it ends"));
+        assert_eq!(outcomes.iter().flatten().count(), 1);
+        let mut failed = outcomes.iter().filter_map(|outcome| outcome.as_ref().err());
+        let error = failed.next().expect("one failed");
+        assert!(matches!(error, NetError::Unreachable(_)), "{error}");
+        assert!(error.to_string().starts_with("10.0.0.2 "), "{error}");
+    });
+}
+
+#[test]
+fn pings_pass_both_ways_and_one_without_an_answer_ends_in_time() {
+    let [first, second] = pair();
+    for address in [v4(2), v6(2)] {
+        first.ping(address, PATIENCE).expect("an answer");
+    }
+    for address in [v4(1), v6(1)] {
+        second.ping(address, PATIENCE).expect("an answer");
+    }
+    // Nobody is there.
+    let error = first.ping(v4(99), Duration::from_millis(50));
+    let error = error.expect_err("no answer");
+    assert!(matches!(error, NetError::TimedOut(_)), "{error}");
+}
+
+#[test]
+fn a_ping_needs_an_address_of_its_family() {
+    let builder = Net::builder(config(1, 2, None)).address(v4(1));
+    let net = builder.start().expect("a network");
+    let error = net.ping(v6(2), PATIENCE).expect_err("no address");
+    assert!(matches!(error, NetError::NoAddress(_)), "{error}");
 }
 
 #[test]

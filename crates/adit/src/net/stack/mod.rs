@@ -8,6 +8,7 @@ mod clock;
 mod connection;
 mod core;
 mod device;
+mod echo;
 mod recovery;
 mod table;
 mod tcp;
@@ -26,6 +27,7 @@ use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 
 use self::clock::Micros;
 use self::core::{Core, UDP_TOKEN, WAKE};
+use self::echo::Pings;
 use self::tcp::Tcp;
 use self::udp::Udp;
 use super::batch::PacketBatch;
@@ -48,6 +50,7 @@ pub(super) struct Stack {
     core: Core,
     tcp: Tcp,
     udp: Udp,
+    pings: Pings,
     /// What came out of the tunnel and is being looked at.
     batch: PacketBatch,
     commands: Vec<Command>,
@@ -64,8 +67,10 @@ impl Stack {
             mtu,
             budget,
         } = settings;
+        let mut core = Core::new(shared, epoll, addresses, mtu);
         Ok(Self {
-            core: Core::new(shared, epoll, addresses, mtu),
+            pings: Pings::new(&mut core),
+            core,
             tcp: Tcp::new(budget),
             udp: Udp::default(),
             batch: PacketBatch::default(),
@@ -90,6 +95,7 @@ impl Stack {
         self.obey();
         self.receive();
         self.tcp.expire(now);
+        self.pings.expire(now);
         self.tcp.advance(&mut self.core);
         self.udp.advance(&mut self.core);
         self.core.egress.flush();
@@ -104,7 +110,7 @@ impl Stack {
                 wake.before_sleep();
                 match self.has_work() {
                     true => Some(Duration::ZERO),
-                    false => self.tcp.next_time().map(|at| {
+                    false => self.next_time().map(|at| {
                         let at = Duration::from_micros(u64::try_from(at).unwrap_or(0));
                         at.saturating_sub(began.elapsed())
                     }),
@@ -113,6 +119,12 @@ impl Stack {
         };
         self.take_events(time);
         self.core.shared.link.wake.after_sleep();
+    }
+
+    /// When the next timer is due.
+    fn next_time(&self) -> Option<Micros> {
+        let times = [self.tcp.next_time(), self.pings.next_time()];
+        times.into_iter().flatten().min()
     }
 
     fn has_work(&self) -> bool {
@@ -152,6 +164,9 @@ impl Stack {
                     reply,
                 } => self.tcp.connect(&mut self.core, remote, timeout, reply),
                 Command::Attach { id, fd, end } => self.tcp.attach(&self.core, id, fd, end),
+                Command::Ping { to, timeout, reply } => {
+                    self.pings.send(&mut self.core, to, timeout, reply);
+                }
                 Command::Abort(id) => self.tcp.abort(id),
                 Command::Listen { port, reply } => self.tcp.listen(&mut self.core, port, reply),
                 Command::Unlisten(port) => self.tcp.unlisten(port),
@@ -205,17 +220,20 @@ impl Stack {
 
     fn receive_icmp(&mut self, packet: &[u8], headers: &Headers) {
         let core = &mut self.core;
-        let is_request = matches!(
-            (headers.protocol, packet[headers.start], headers.source),
-            (wire::ICMP, 8, IpAddr::V4(_)) | (wire::ICMPV6, 128, IpAddr::V6(_))
-        );
-        if is_request {
-            return core.answer_echo(headers, packet);
+        match (headers.protocol, packet[headers.start], headers.source) {
+            (wire::ICMP, 8, IpAddr::V4(_)) | (wire::ICMPV6, 128, IpAddr::V6(_)) => {
+                return core.answer_echo(headers, packet);
+            }
+            (wire::ICMP, 0, IpAddr::V4(_)) | (wire::ICMPV6, 129, IpAddr::V6(_)) => {
+                return self.pings.receive(core, packet, headers);
+            }
+            _ => {}
         }
         if let Some(complaint) = Complaint::parse(headers, packet) {
             match complaint.protocol {
                 wire::TCP => self.tcp.complain(core, &complaint),
                 wire::UDP => self.udp.complain(core, &complaint),
+                wire::ICMP | wire::ICMPV6 => self.pings.complain(&complaint),
                 _ => {}
             }
         }
