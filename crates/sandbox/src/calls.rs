@@ -314,6 +314,8 @@ const PROXY: &[Call] = calls![
     SYS_splice,
     SYS_timerfd_create,
     SYS_timerfd_settime,
+    // Which offloads the kernel has without a fault.
+    SYS_uname,
 ];
 
 /// What the main thread of a proxy has besides: the files of its sockets, to watch and to remove.
