@@ -40,6 +40,7 @@ pub use model::{
 };
 pub use names::clean as clean_name;
 pub use peers::{disable, enable, rename, with_keys, without_peer};
+pub use unknown::{nearest, quote};
 pub use write::{save, strip, with_section};
 
 /// Where interfaces that are given by name have their files.
@@ -98,18 +99,26 @@ pub fn read(path: &Path) -> io::Result<(Zeroizing<String>, u32)> {
     Ok((text, found.mode()))
 }
 
-/// Who may read a file, or change it and so have commands run by root, and should not.
-fn risks(path: &Path, found: &Metadata) -> Vec<String> {
-    let mut risks = Vec::new();
+/// A warning if everybody may read or change a file of this mode, unless its directory is closed.
+pub fn exposure(path: &Path, mode: u32) -> Option<String> {
+    (reachable_mode(path, mode) & 0o007 != 0)
+        .then(|| "everybody may use this file, which should be secret: chmod 600 it".to_owned())
+}
+
+/// The part of a file's mode that counts, as others may search its directory.
+fn reachable_mode(path: &Path, mode: u32) -> u32 {
     let dir = (path.canonicalize().ok()).and_then(|path| path.parent()?.metadata().ok());
-    // A file in a closed directory is safe.
     let open = dir.as_ref().map_or(0o777, MetadataExt::mode);
     let reached = [(0o010, 0o070), (0o001, 0o007)].into_iter();
     let reached = reached.filter(|(search, _)| open & search != 0);
-    let mode = found.mode() & reached.fold(0, |all, (_, class)| all | class);
-    if mode & 0o007 != 0 {
-        risks.push("everybody may use this file, which should be secret: chmod 600 it".into());
-    }
+    mode & reached.fold(0, |all, (_, class)| all | class)
+}
+
+/// Who may read a file, or change it and so have commands run by root, and should not.
+fn risks(path: &Path, found: &Metadata) -> Vec<String> {
+    let mut risks = Vec::from_iter(exposure(path, found.mode()));
+    let dir = (path.canonicalize().ok()).and_then(|path| path.parent()?.metadata().ok());
+    let mode = reachable_mode(path, found.mode());
     if !found.is_file() {
         return risks;
     }

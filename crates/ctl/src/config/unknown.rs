@@ -15,21 +15,25 @@ pub(super) fn unknown(section: Section, key: &str) -> String {
     if let Some(name) = notes::spelling(key).filter(|_| section == Section::Interface) {
         return format!("{name} stands in a comment, which wg-quick passes over: # {name} = …");
     }
-    let close = (own.iter().map(|name| (distance(name, key), name))).min();
     let has_no = match is_long_or_secret(key) {
         false => format!("{this} has no key {key:?}"),
         true => format!("{this} has no key of {} characters", key.chars().count()),
     };
-    match close {
-        Some((distance, name)) if distance <= 1 + name.len() / 5 => {
-            format!("{has_no}: did you mean {name}?")
-        }
-        _ => format!("{has_no}: expected one of {}", own.join(", ")),
+    match nearest(key, own) {
+        Some(name) => format!("{has_no}: did you mean {name}?"),
+        None => format!("{has_no}: expected one of {}", own.join(", ")),
     }
 }
 
-/// A word of the file for an error.
-pub(super) fn quote(word: &str) -> String {
+/// The known word that `word` is probably meant to be.
+pub fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
+    let all = known.iter().map(|name| (distance(name, word), *name));
+    let (distance, name) = all.min()?;
+    (distance <= 1 + name.len() / 5).then_some(name)
+}
+
+/// A word of a file for an error: one that may be a secret, or part of one, is not repeated.
+pub fn quote(word: &str) -> String {
     match is_long_or_secret(word) {
         false => format!("{word:?}"),
         true => format!("a word of {} characters", word.chars().count()),
