@@ -1,0 +1,288 @@
+//! The sections of what a proxy offers.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::str::FromStr;
+
+use zeroize::Zeroizing;
+
+use super::model::{Bind, Credentials, Endpoint, Resolve, Service, ServiceKind};
+use super::scan::{Scan, SectionPart};
+use super::sections::ProxySection;
+use super::values;
+
+/// Longest user name and password of SOCKS5 (RFC 1929, section 2), in bytes.
+const MAX_CREDENTIAL: usize = 255;
+
+/// What the file offers, and how names are looked up. The scan has the mistakes.
+pub(super) fn services(scan: &mut Scan<'_>) -> (Vec<Service>, Resolve) {
+    let mut reader = ServiceReader::default();
+    let parts = std::mem::take(&mut scan.parts);
+    let mut services = Vec::new();
+    for part in parts.iter().filter(|part| !part.section.is_of_tunnel()) {
+        if part.section == ProxySection::Resolve {
+            reader.resolve(part);
+        } else if let Some(kind) = reader.service(part) {
+            reader.check_once(part.line, &kind);
+            let line = part.line;
+            services.push(Service { line, kind });
+        }
+    }
+    scan.parts = parts;
+    for (line, text) in reader.wrong {
+        scan.error(line, text);
+    }
+    (
+        services,
+        reader.strategy.map_or(Resolve::Auto, |(_, it)| it),
+    )
+}
+
+/// What one service has alone.
+#[derive(PartialEq, Eq, Hash)]
+enum Taken {
+    Port { udp: bool, address: SocketAddr },
+    Path(std::path::PathBuf),
+    Inner { udp: bool, port: u16 },
+    Stdio,
+}
+
+#[derive(Default)]
+struct ServiceReader {
+    wrong: Vec<(usize, String)>,
+    taken: HashMap<Taken, usize>,
+    strategy: Option<(usize, Resolve)>,
+}
+
+impl ServiceReader {
+    fn resolve(&mut self, part: &SectionPart) {
+        let Some(strategy) = self.value(part, "ResolveStrategy", "auto", values::resolve) else {
+            return;
+        };
+        if let Some((first, _)) = self.strategy.replace((part.line, strategy)) {
+            let text = format!("a second [Resolve]: keep this one, or the one on line {first}");
+            self.wrong.push((part.line, text));
+        }
+    }
+
+    /// What a section offers; `None` with a mistake.
+    fn service(&mut self, part: &SectionPart) -> Option<ServiceKind> {
+        const BIND: &str = "127.0.0.1:1080";
+        const TARGET: &str = "intranet.example:80";
+        let before = self.wrong.len();
+        let kind = match part.section {
+            ProxySection::Socks5 | ProxySection::Http => {
+                self.refuse_certificates(part);
+                let credentials = self.credentials(part);
+                let bind = self.value(part, "BindAddress", BIND, Bind::from_str);
+                let is_wrong = self.wrong.len() != before;
+                let bind = bind.filter(|_| !is_wrong)?;
+                self.check_open(part, &bind, credentials.is_some());
+                match part.section {
+                    ProxySection::Socks5 => ServiceKind::Socks5 { bind, credentials },
+                    _ => ServiceKind::Http { bind, credentials },
+                }
+            }
+            ProxySection::Sni => {
+                let bind = self.value(part, "BindAddress", BIND, Bind::from_str)?;
+                self.check_open(part, &bind, false);
+                ServiceKind::Sni { bind }
+            }
+            ProxySection::TcpClient => {
+                let bind = self.value(part, "BindAddress", BIND, Bind::from_str);
+                let target = self.value(part, "Target", TARGET, Endpoint::from_str);
+                ServiceKind::TcpClient {
+                    bind: bind?,
+                    target: target?,
+                }
+            }
+            ProxySection::TcpServer => {
+                let port = self.value(part, "ListenPort", "8080", values::inner_port);
+                let target = self.value(part, "Target", "localhost:80", Endpoint::from_str);
+                ServiceKind::TcpServer {
+                    port: port?,
+                    target: target?,
+                }
+            }
+            ProxySection::UdpClient => {
+                let bind = self.value(part, "BindAddress", "127.0.0.1:53", values::port_of_host);
+                let target = self.value(part, "Target", "10.0.0.1:53", Endpoint::from_str);
+                let inactivity = self.inactivity(part);
+                ServiceKind::UdpClient {
+                    bind: bind?,
+                    target: target?,
+                    inactivity: inactivity?,
+                }
+            }
+            ProxySection::UdpServer => {
+                let port = self.value(part, "ListenPort", "53", values::inner_port);
+                let target = self.value(part, "Target", "127.0.0.1:53", Endpoint::from_str);
+                let inactivity = self.inactivity(part);
+                ServiceKind::UdpServer {
+                    port: port?,
+                    target: target?,
+                    inactivity: inactivity?,
+                }
+            }
+            ProxySection::Stdio => ServiceKind::Stdio {
+                target: self.value(part, "Target", TARGET, Endpoint::from_str)?,
+            },
+            ProxySection::Interface | ProxySection::Peer | ProxySection::Resolve => return None,
+        };
+        (self.wrong.len() == before).then_some(kind)
+    }
+
+    /// The value of a key that has to be there; `example` shows one.
+    fn value<T>(
+        &mut self,
+        part: &SectionPart,
+        key: &'static str,
+        example: &str,
+        read: impl FnOnce(&str) -> Result<T, String>,
+    ) -> Option<T> {
+        let section = part.section.name();
+        let (line, found) = match part.get(key).filter(|found| !found.value.is_empty()) {
+            Some(found) => (found.line, read(&found.value)),
+            None => {
+                let missing = format!("[{section}] has no {key}: write {key} = {example}");
+                self.wrong.push((part.line, missing));
+                return None;
+            }
+        };
+        found
+            .map_err(|error| {
+                let text = format!("[{section}] {key}: {error}");
+                self.wrong.push((line, text));
+            })
+            .ok()
+    }
+
+    fn inactivity(&mut self, part: &SectionPart) -> Option<std::time::Duration> {
+        match part.get("InactivityTimeout") {
+            None => values::inactivity("0").ok(),
+            Some(_) => self.value(part, "InactivityTimeout", "180", values::inactivity),
+        }
+    }
+
+    fn refuse_certificates(&mut self, part: &SectionPart) {
+        for key in ["CertFile", "KeyFile"] {
+            if let Some(found) = part.get(key) {
+                let text = format!(
+                    "[http] {key}: there is no TLS to clients here: bind 127.0.0.1 or unix:/path, and put a server \
+                     with TLS in front, such as stunnel or nginx (docs/wireproxy.md)"
+                );
+                self.wrong.push((found.line, text));
+            }
+        }
+    }
+
+    fn credentials(&mut self, part: &SectionPart) -> Option<Credentials> {
+        let section = part.section.name();
+        let given = |key| part.get(key).filter(|found| !found.value.is_empty());
+        let (user, password) = match (given("Username"), given("Password")) {
+            (Some(user), Some(password)) => (user, password),
+            (None, None) => return None,
+            (Some(user), None) => {
+                let text = format!("[{section}] has a Username and no Password: write both");
+                self.wrong.push((user.line, text));
+                return None;
+            }
+            (None, Some(password)) => {
+                let text = format!(
+                    "[{section}] has a Password and no Username, with which wireproxy's SOCKS5 asks for neither: write \
+                     both"
+                );
+                self.wrong.push((password.line, text));
+                return None;
+            }
+        };
+        for given in [user, password] {
+            if given.value.len() > MAX_CREDENTIAL {
+                let text = format!(
+                    "[{section}] {}: it has more than {MAX_CREDENTIAL} bytes, which no client can send: write a \
+                     shorter one",
+                    given.key
+                );
+                self.wrong.push((given.line, text));
+            }
+        }
+        if part.section == ProxySection::Http && user.value.contains(':') {
+            let text = "[http] Username: a name has no ':' in HTTP (RFC 7617): write one without";
+            self.wrong.push((user.line, text.to_owned()));
+        }
+        Some(Credentials {
+            user: String::clone(&user.value),
+            password: Zeroizing::clone(&password.value),
+        })
+    }
+
+    /// A proxy to anywhere is for this host's programs, unless there is a password or the file says otherwise.
+    fn check_open(&mut self, part: &SectionPart, bind: &Bind, has_password: bool) {
+        if bind.is_local() || has_password || part.is_open {
+            return;
+        }
+        let port = match bind {
+            Bind::Port(address) => address.port(),
+            Bind::Unix(_) => 0,
+        };
+        let line = part.get("BindAddress").map_or(part.line, |it| it.line);
+        let password = match part.section {
+            ProxySection::Sni => "",
+            _ => "write Username and Password, or ",
+        };
+        let text = format!(
+            "[{}] BindAddress: without a password, all who reach {bind} get into the tunnel: {password}BindAddress = \
+             127.0.0.1:{port} for this host alone, or the comment # Open = yes in this section if that is meant",
+            part.section.name()
+        );
+        self.wrong.push((line, text));
+    }
+
+    /// Tells where two services want the same.
+    fn check_once(&mut self, line: usize, kind: &ServiceKind) {
+        let of_bind = |bind: &Bind| match bind {
+            Bind::Port(address) => Taken::Port {
+                udp: false,
+                address: *address,
+            },
+            Bind::Unix(path) => Taken::Path(path.clone()),
+        };
+        let (what, taken) = match kind {
+            ServiceKind::Socks5 { bind, .. }
+            | ServiceKind::Http { bind, .. }
+            | ServiceKind::Sni { bind }
+            | ServiceKind::TcpClient { bind, .. } => ("BindAddress", of_bind(bind)),
+            ServiceKind::UdpClient { bind, .. } => (
+                "BindAddress",
+                Taken::Port {
+                    udp: true,
+                    address: *bind,
+                },
+            ),
+            ServiceKind::TcpServer { port, .. } => (
+                "ListenPort",
+                Taken::Inner {
+                    udp: false,
+                    port: *port,
+                },
+            ),
+            ServiceKind::UdpServer { port, .. } => (
+                "ListenPort",
+                Taken::Inner {
+                    udp: true,
+                    port: *port,
+                },
+            ),
+            ServiceKind::Stdio { .. } => ("standard input and output", Taken::Stdio),
+        };
+        if matches!(taken, Taken::Port { address, .. } if address.port() == 0) {
+            return;
+        }
+        if let Some(first) = self.taken.insert(taken, line) {
+            let text = format!(
+                "{what}: the section on line {first} has the same already, and only one can: change or remove one"
+            );
+            self.wrong.push((line, text));
+        }
+    }
+}
