@@ -144,7 +144,7 @@ pub enum ServiceKind {
         bind: SocketAddr,
         /// Where they get to, inside the tunnel.
         target: Endpoint,
-        /// A client that is silent for so long is forgotten; [`Duration::MAX`] is never.
+        /// A client that is silent for so long is forgotten: 136 years where the file says never.
         inactivity: Duration,
     },
     /// Datagrams to a port inside the tunnel go to a target outside.
@@ -153,7 +153,7 @@ pub enum ServiceKind {
         port: u16,
         /// Where they get to, outside the tunnel.
         target: Endpoint,
-        /// A client that is silent for so long is forgotten; [`Duration::MAX`] is never.
+        /// A client that is silent for so long is forgotten: 136 years where the file says never.
         inactivity: Duration,
     },
     /// Standard input and output are one connection into the tunnel.

@@ -134,7 +134,7 @@ fn each_service_is_read() {
                 inactivity,
             } => format!(
                 "udp inside {port} to {target} {}",
-                *inactivity == Duration::MAX
+                inactivity.as_secs() > 1 << 31
             ),
             ServiceKind::Stdio { target } => format!("stdio to {target}"),
         })
@@ -507,7 +507,9 @@ fn values_come_from_the_environment() {
         ("$PORT", "s3cret")
     );
     let missing = errors(&text);
-    assert!(missing.contains(&"file:10: [Socks5] BindAddress: the environment has no variable \"PORT\": set it, or write $$ where a $ is meant".to_owned()), "{missing:#?}");
+    let expected = "file:10: [Socks5] BindAddress: the environment has no variable \"PORT\": set it, or write $$ \
+                    where a $ is meant";
+    assert!(missing.contains(&expected.to_owned()), "{missing:#?}");
     assert!(
         !missing.join("\n").contains("SECRET"),
         "it may be a password"
@@ -521,7 +523,11 @@ fn values_come_from_the_environment() {
 #[test]
 fn the_tunnel_may_stand_in_a_file_of_wg_quick() {
     let services = "WGConfig = /etc/wireguard/wg0.conf\n[Socks5]\nBindAddress = 127.0.0.1:1080\n";
-    let tunnel = with("").replace("[Peer]", "DNS = 10.0.0.1, corp.example\nPostUp = iptables -A x; echo `date` \\\nTable = off\n# bob\n[Peer]");
+    let tunnel = with("").replace(
+        "[Peer]",
+        "DNS = 10.0.0.1, corp.example\nPostUp = iptables -A x; echo `date` \\\n\
+         Table = off\n# bob\n[Peer]",
+    );
     let load = |text: &str| {
         let text = text.to_owned();
         move |path: &Path| {

@@ -13,6 +13,8 @@ use super::model::{Bind, Endpoint, Host, Resolve};
 const MAX_UNIX_PATH: usize = 107;
 /// Longest name (RFC 1035, section 2.3.4, as text).
 const MAX_NAME: usize = 253;
+/// Longer than a host is up, and still no overflow when it is added to a time.
+const NEVER: Duration = Duration::from_secs(u32::MAX as u64);
 
 impl Bind {
     /// Whether only this host's own programs reach it.
@@ -130,7 +132,7 @@ pub(super) fn inner_port(text: &str) -> Result<u16, String> {
 pub(super) fn inactivity(text: &str) -> Result<Duration, String> {
     let seconds: Option<u32> = number(text);
     match seconds {
-        Some(0) => Ok(Duration::MAX),
+        Some(0) => Ok(NEVER),
         Some(seconds) => Ok(Duration::from_secs(seconds.into())),
         None => Err(format!(
             "expected seconds, or 0 for never, got {}",
