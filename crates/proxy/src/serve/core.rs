@@ -1,0 +1,258 @@
+//! What all clients share: the descriptors that are waited for, the stack, names that are looked up.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::io;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::os::fd::{AsFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use adit::net::NetError;
+use rustix::event::epoll::{self, EventData, EventFlags};
+
+use super::news::{ClientToken, FoundNames, NameKey, News, NewsQueue, Side, Told};
+use super::options::{InfoPage, ServeLimits};
+use super::pool::WaitingPool;
+use super::report::{RefusalReason, ServeReport};
+use crate::config::Resolve;
+use crate::stack::Stack;
+
+/// Bytes that are looked at in one go; the longest datagram, too.
+pub(crate) const SCRATCH: usize = 64 << 10;
+/// Bytes that a client moves before others have their turn.
+pub(crate) const TURN: usize = 256 << 10;
+/// Datagrams that a client moves before others have their turn.
+pub(crate) const DATAGRAMS: usize = 64;
+
+/// What is to become of a client after its turn.
+pub(crate) enum Step {
+    /// It waits until something happens.
+    Wait,
+    /// It has more to do at once.
+    Again,
+    /// It goes on as another one, which begins.
+    Become(Box<dyn ProxyClient>),
+    /// It is over.
+    Done,
+}
+
+/// A client, or something that brings clients. Calls must not wait.
+pub(crate) trait ProxyClient: Send {
+    /// It has a place: descriptors can be watched.
+    fn begin(&mut self, core: &mut ServeCore, token: ClientToken) -> Step;
+
+    /// Something happened to a descriptor, or it has more to do (then without flags).
+    fn event(&mut self, core: &mut ServeCore, token: ClientToken, flags: EventFlags) -> Step;
+
+    /// What it asked for came.
+    fn told(&mut self, _core: &mut ServeCore, _token: ClientToken, _news: News) -> Step {
+        Step::Wait
+    }
+
+    /// When it is to be called, if nothing happens before.
+    fn deadline(&self) -> Option<Instant> {
+        None
+    }
+
+    /// Its deadline has passed.
+    fn expired(&mut self, _core: &mut ServeCore, _token: ClientToken) -> Step {
+        Step::Done
+    }
+
+    /// Whether it counts as a client.
+    fn counts(&self) -> bool {
+        true
+    }
+
+    /// It was given up because of a defect.
+    fn failed(&mut self, core: &mut ServeCore);
+}
+
+/// What all clients share.
+pub(crate) struct ServeCore {
+    epoll: OwnedFd,
+    pub(crate) stack: Arc<dyn Stack>,
+    pub(crate) resolve: Resolve,
+    pub(crate) limits: ServeLimits,
+    pub(crate) report: Arc<ServeReport>,
+    pub(crate) news: Arc<NewsQueue>,
+    inside: WaitingPool,
+    /// Only if something is forwarded to a name outside.
+    outside: Option<WaitingPool>,
+    waiting_for: HashMap<NameKey, Vec<ClientToken>>,
+    /// For what is looked at; of its full length at the begin of each call.
+    pub(crate) scratch: Vec<u8>,
+    pub(crate) now: Instant,
+    /// Clients that came in this turn.
+    pub(crate) arrivals: Vec<Box<dyn ProxyClient>>,
+    /// Clients that there are.
+    pub(crate) clients: usize,
+    /// Clients of the info page.
+    pub(crate) info_clients: usize,
+}
+
+impl ServeCore {
+    pub(crate) fn new(
+        stack: Arc<dyn Stack>,
+        resolve: Resolve,
+        limits: ServeLimits,
+        report: Arc<ServeReport>,
+        inside: WaitingPool,
+        outside: Option<WaitingPool>,
+    ) -> io::Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        Ok(Self {
+            epoll,
+            stack,
+            resolve,
+            limits,
+            report,
+            news: Arc::new(NewsQueue::new()?),
+            inside,
+            outside,
+            waiting_for: HashMap::new(),
+            scratch: Vec::new(),
+            now: Instant::now(),
+            arrivals: Vec::new(),
+            clients: 0,
+            info_clients: 0,
+        })
+    }
+
+    pub(crate) fn epoll(&self) -> &OwnedFd {
+        &self.epoll
+    }
+
+    // Descriptors.
+
+    /// Waits for a descriptor of a client. False if the system refuses it.
+    pub(crate) fn watch(&self, fd: impl AsFd, token: ClientToken, flags: EventFlags) -> bool {
+        epoll::add(&self.epoll, fd, EventData::new_u64(token.0), flags).is_ok()
+    }
+
+    /// Waits for something else of it.
+    pub(crate) fn rewatch(&self, fd: impl AsFd, token: ClientToken, flags: EventFlags) -> bool {
+        epoll::modify(&self.epoll, fd, EventData::new_u64(token.0), flags).is_ok()
+    }
+
+    /// Waits for it no longer: it becomes the stack's.
+    pub(crate) fn unwatch(&self, fd: impl AsFd) {
+        let _ = epoll::delete(&self.epoll, fd);
+    }
+
+    // What waits, on other threads.
+
+    /// Has a name looked up; a client is told. Equal names are looked up once at a time.
+    pub(crate) fn look_up(
+        &mut self,
+        token: ClientToken,
+        side: Side,
+        name: &str,
+    ) -> Result<(), RefusalReason> {
+        let key: NameKey = (side, Arc::from(name));
+        let waiting = match self.waiting_for.entry(key.clone()) {
+            Entry::Occupied(waiting) => {
+                let waiting = waiting.into_mut();
+                if waiting.last() != Some(&token) {
+                    waiting.push(token);
+                }
+                return Ok(());
+            }
+            Entry::Vacant(none) => none,
+        };
+        let news = Arc::clone(&self.news);
+        let (timeout, resolve) = (self.limits.connect, self.resolve);
+        let done = match side {
+            Side::Inside => {
+                let stack = Arc::clone(&self.stack);
+                let name = Arc::clone(&key.1);
+                Some(&self.inside).map(|pool| {
+                    pool.run(move || {
+                        tell_names(&news, key, || inside(&*stack, &name, timeout, resolve))
+                    })
+                })
+            }
+            Side::Outside => {
+                let name = Arc::clone(&key.1);
+                let pool = self.outside.as_ref();
+                pool.map(|pool| pool.run(move || tell_names(&news, key, || outside(&name))))
+            }
+        };
+        if done != Some(true) {
+            return Err(RefusalReason::Busy);
+        }
+        waiting.insert(vec![token]);
+        Ok(())
+    }
+
+    /// Those that wait for a name, which wait no longer.
+    pub(crate) fn waiting_for(&mut self, key: &NameKey) -> Vec<ClientToken> {
+        self.waiting_for.remove(key).unwrap_or_default()
+    }
+
+    /// Has a page made; a client is told.
+    pub(crate) fn make_page(
+        &self,
+        token: ClientToken,
+        make: impl FnOnce() -> Option<InfoPage> + Send + 'static,
+    ) -> bool {
+        let news = Arc::clone(&self.news);
+        self.inside.run(move || {
+            let page = catch_unwind(AssertUnwindSafe(make)).unwrap_or(None);
+            news.tell(Told::Client(token, News::Page(page)));
+        })
+    }
+
+    /// Connects inside the tunnel; a client is told.
+    pub(crate) fn open(
+        &self,
+        token: ClientToken,
+        remote: SocketAddr,
+        timeout: Duration,
+    ) -> Result<(), RefusalReason> {
+        let news = Arc::clone(&self.news);
+        let then = move |opened: Result<_, NetError>| {
+            let opened = opened.map_err(|error| RefusalReason::of(&error));
+            news.tell(Told::Client(token, News::Opened(opened)));
+        };
+        let asked = self.stack.open_tcp(remote, timeout, Box::new(then));
+        asked.map_err(|error| RefusalReason::of(&error))
+    }
+}
+
+/// Tells what came of a look-up, also of one that panicked: others wait for it.
+fn tell_names(news: &NewsQueue, key: NameKey, look_up: impl FnOnce() -> FoundNames) {
+    let names = catch_unwind(AssertUnwindSafe(look_up)).unwrap_or(Err(RefusalReason::Defect));
+    news.tell(Told::Names(key, names));
+}
+
+fn inside(stack: &dyn Stack, name: &str, timeout: Duration, resolve: Resolve) -> FoundNames {
+    let found = stack.look_up(name, timeout);
+    let found = found.map_err(|error| RefusalReason::of(&error))?;
+    some(found.into_iter().filter(|ip| is_wanted(resolve, ip)))
+}
+
+/// Whether an address of a name is to be tried.
+pub(crate) fn is_wanted(resolve: Resolve, ip: &IpAddr) -> bool {
+    match resolve {
+        Resolve::Auto => true,
+        Resolve::Ipv4 => ip.is_ipv4(),
+        Resolve::Ipv6 => ip.is_ipv6(),
+    }
+}
+
+fn outside(name: &str) -> FoundNames {
+    let found = (name, 0).to_socket_addrs();
+    let found = found.map_err(|_| RefusalReason::UnknownName)?;
+    some(found.map(|address| address.ip()))
+}
+
+fn some(found: impl Iterator<Item = IpAddr>) -> FoundNames {
+    let found: Arc<[IpAddr]> = found.collect();
+    match found.is_empty() {
+        true => Err(RefusalReason::UnknownName),
+        false => Ok(found),
+    }
+}

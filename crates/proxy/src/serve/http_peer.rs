@@ -1,0 +1,35 @@
+//! A client of HTTP between its requests, and what it is told when there is no response.
+
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use super::http::answer;
+use super::report::RefusalReason;
+use super::secret::LoginCheck;
+
+/// What stays of a client from one request to the next.
+pub(crate) struct HttpPeer {
+    pub(crate) fd: OwnedFd,
+    pub(crate) from: Option<SocketAddr>,
+    pub(crate) login: Option<Arc<LoginCheck>>,
+}
+
+/// The answer that tells a client why. Programs find the reason in Proxy-Status (RFC 9209 §2.3).
+pub(crate) fn answer_for(reason: RefusalReason) -> Vec<u8> {
+    let (status, error) = match reason {
+        RefusalReason::Refused => ("502 Bad Gateway", "connection_refused"),
+        RefusalReason::Unreachable => ("502 Bad Gateway", "destination_ip_unroutable"),
+        RefusalReason::UnknownName | RefusalReason::NoDnsServers => {
+            ("502 Bad Gateway", "dns_error")
+        }
+        RefusalReason::BadAnswer => ("502 Bad Gateway", "http_protocol_error"),
+        RefusalReason::TimedOut => ("504 Gateway Timeout", "connection_timeout"),
+        RefusalReason::NoMemory | RefusalReason::Busy | RefusalReason::NoDescriptors => {
+            ("503 Service Unavailable", "connection_limit_reached")
+        }
+        _ => ("502 Bad Gateway", "proxy_internal_error"),
+    };
+    let fields = format!("Proxy-Status: adit; error={error}\r\n");
+    answer(status, &fields, &reason.to_string())
+}

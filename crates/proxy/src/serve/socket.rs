@@ -1,0 +1,93 @@
+//! Stream sockets of clients. What was received is looked at first, and taken once it has been used: so the
+//! kernel's buffer is the only one, and a client that waits has none.
+
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::event::epoll::EventFlags;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, recv, send};
+
+/// What is waited for of a client that is to send something.
+pub(crate) const READABLE: EventFlags = EventFlags::IN
+    .union(EventFlags::RDHUP)
+    .union(EventFlags::ET);
+/// What is waited for of a socket that is also written.
+pub(crate) const BOTH: EventFlags = READABLE.union(EventFlags::OUT);
+
+/// What a socket has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Peeked {
+    /// So many bytes, which are still there.
+    Bytes(usize),
+    /// Nothing for now.
+    Nothing,
+    /// The end.
+    End,
+    /// An error: it has been reset.
+    Broken,
+}
+
+/// Looks at what a socket has received.
+pub(crate) fn peek(fd: &OwnedFd, buffer: &mut [u8]) -> Peeked {
+    loop {
+        return match recv(fd, &mut *buffer, RecvFlags::PEEK | RecvFlags::DONTWAIT) {
+            Ok((_, 0)) => Peeked::End,
+            Ok((_, len)) => Peeked::Bytes(len),
+            Err(Errno::INTR) => continue,
+            Err(Errno::AGAIN) => Peeked::Nothing,
+            Err(_) => Peeked::Broken,
+        };
+    }
+}
+
+/// Takes so many bytes that were looked at. False if the socket is broken.
+pub(crate) fn consume(fd: &OwnedFd, mut len: usize, buffer: &mut [u8]) -> bool {
+    while len > 0 {
+        let most = len.min(buffer.len());
+        match recv(fd, &mut buffer[..most], RecvFlags::DONTWAIT) {
+            Ok((_, 0)) => return false,
+            Ok((_, taken)) => len -= taken,
+            Err(Errno::INTR) => {}
+            Err(_) => return false,
+        }
+    }
+    true
+}
+
+/// Sends what fits; `None` if the socket is broken.
+pub(crate) fn send_some(fd: &OwnedFd, bytes: &[u8]) -> Option<usize> {
+    loop {
+        return match send(fd, bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
+            Ok(len) => Some(len),
+            Err(Errno::INTR) => continue,
+            Err(Errno::AGAIN) => Some(0),
+            Err(_) => None,
+        };
+    }
+}
+
+/// Sends a short message to a socket whose buffer is empty. False if it is broken.
+pub(crate) fn send_short(fd: &OwnedFd, bytes: &[u8]) -> bool {
+    send_some(fd, bytes) == Some(bytes.len())
+}
+
+/// Has a socket of TCP send at once, and find out whether its other end is still there.
+pub(crate) fn tune(fd: &OwnedFd) {
+    use rustix::net::sockopt::{set_socket_keepalive, set_tcp_keepidle, set_tcp_nodelay};
+    // A UNIX socket has none of this.
+    let _ = set_tcp_nodelay(fd, true);
+    let _ = set_socket_keepalive(fd, true);
+    let _ = set_tcp_keepidle(fd, Duration::from_secs(60));
+}
+
+/// Has the socket be reset when it is closed.
+pub(crate) fn reset(fd: &OwnedFd) {
+    let _ = rustix::net::sockopt::set_socket_linger(fd, Some(Duration::ZERO));
+}
+
+/// The address of a TCP socket of this host.
+pub(crate) fn local_address(fd: impl AsFd) -> Option<SocketAddr> {
+    rustix::net::getsockname(fd).ok()?.try_into().ok()
+}

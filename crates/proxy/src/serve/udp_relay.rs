@@ -1,0 +1,249 @@
+//! UDP ASSOCIATE: a port of this host for the datagrams of one client, and one inside the tunnel. The client is
+//! reached at that by whoever it has told of it (RFC 4787, endpoint-independent mapping and filtering). Both
+//! end with the client's TCP connection.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::event::epoll::EventFlags;
+
+use super::acceptor::From;
+use super::core::{DATAGRAMS, ProxyClient, ServeCore, Step};
+use super::news::{ClientToken, FoundNames, News, Side};
+use super::report::{RefusalReason, ServiceName};
+use super::socket::{Peeked, READABLE, consume, local_address, peek, send_short};
+use super::socks5::{self, SocksCode};
+use crate::config::{Endpoint, Host};
+use crate::stack::Datagrams;
+
+/// Datagrams that wait for the addresses of their names.
+const WAITING: usize = 16;
+/// Names whose addresses are kept, and for how long.
+const KEPT: usize = 16;
+const KEPT_FOR: Duration = Duration::from_secs(10);
+/// The longest head of a datagram to the client.
+const HEAD: usize = 22;
+/// Descriptors.
+const CONTROL: usize = 0;
+const HOST: usize = 1;
+const INNER: usize = 2;
+
+/// The ports of a client.
+pub(crate) struct UdpRelay {
+    control: OwnedFd,
+    from: Option<SocketAddr>,
+    host: UdpSocket,
+    inner: Box<dyn Datagrams>,
+    client_ip: IpAddr,
+    /// Where the client's datagrams are from, once it is known.
+    client: Option<SocketAddr>,
+    waiting: Vec<(Arc<str>, u16, Vec<u8>)>,
+    names: Vec<(Arc<str>, IpAddr, Instant)>,
+}
+
+impl UdpRelay {
+    /// Opens both ports. The client may have said where its datagrams will be from.
+    pub(crate) fn new(
+        core: &ServeCore,
+        control: OwnedFd,
+        from: Option<SocketAddr>,
+        said: &Endpoint,
+    ) -> Result<Self, (OwnedFd, RefusalReason)> {
+        let here = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        let local = local_address(&control).map_or(here, |local| local.ip().to_canonical());
+        let client_ip = from.map_or(here, |from| from.ip());
+        let host = UdpSocket::bind((local, 0)).and_then(|host| {
+            host.set_nonblocking(true)?;
+            Ok(host)
+        });
+        let host = match host {
+            Ok(host) => host,
+            Err(_) => return Err((control, RefusalReason::NoDescriptors)),
+        };
+        let inner = match core.stack.bind_udp(0) {
+            Ok(inner) => inner,
+            Err(error) => return Err((control, RefusalReason::of(&error))),
+        };
+        // A client that does not know yet says zeros. One behind an address translation may be wrong about its address.
+        let is_its = said.host == Host::Address(client_ip) && said.port > 0;
+        let client = is_its.then_some(SocketAddr::new(client_ip, said.port));
+        core.report.accepted(ServiceName::UdpAssociate);
+        Ok(Self {
+            control,
+            from,
+            host,
+            inner,
+            client_ip,
+            client,
+            waiting: Vec::new(),
+            names: Vec::new(),
+        })
+    }
+
+    /// Datagrams of the client's go into the tunnel.
+    fn outbound(&mut self, core: &mut ServeCore, token: ClientToken) {
+        for _ in 0..DATAGRAMS {
+            let Ok((len, from)) = self.host.recv_from(&mut core.scratch) else {
+                return;
+            };
+            let is_its = match self.client {
+                Some(client) => client == from,
+                None => from.ip() == self.client_ip,
+            };
+            // What is no fragment has number 0 (RFC 1928 §7).
+            let read = socks5::datagram(&core.scratch[..len]);
+            let (true, Ok(Some(((0, target), head)))) = (is_its, read) else {
+                core.report.dropped_datagram();
+                continue;
+            };
+            self.client = Some(from);
+            let port = target.port;
+            match target.host {
+                Host::Address(ip) => {
+                    let to = SocketAddr::new(ip, port);
+                    self.send(core, to, &core.scratch[head..len]);
+                }
+                Host::Name(name) => match self.known(core.now, &name) {
+                    Some(ip) => {
+                        self.send(core, SocketAddr::new(ip, port), &core.scratch[head..len])
+                    }
+                    None => self.wait(core, token, name, port, head..len),
+                },
+            }
+        }
+    }
+
+    fn send(&self, core: &ServeCore, to: SocketAddr, payload: &[u8]) {
+        if self.inner.send_to(payload, to).is_err() {
+            core.report.dropped_datagram();
+        }
+    }
+
+    fn known(&self, now: Instant, name: &str) -> Option<IpAddr> {
+        let mut kept = self.names.iter().filter(|(_, _, until)| *until > now);
+        kept.find(|(kept, _, _)| **kept == *name)
+            .map(|(_, ip, _)| *ip)
+    }
+
+    fn wait(
+        &mut self,
+        core: &mut ServeCore,
+        token: ClientToken,
+        name: String,
+        port: u16,
+        payload: std::ops::Range<usize>,
+    ) {
+        let has_room = self.waiting.len() < WAITING;
+        // News are for the client, not for one of its descriptors.
+        if !has_room
+            || core
+                .look_up(token.with_part(CONTROL), Side::Inside, &name)
+                .is_err()
+        {
+            return core.report.dropped_datagram();
+        }
+        let payload = core.scratch[payload].to_vec();
+        self.waiting.push((name.into(), port, payload));
+    }
+
+    fn resolved(&mut self, core: &ServeCore, name: &str, names: &FoundNames) {
+        let mine = |(waiting, _, _): &mut (Arc<str>, u16, Vec<u8>)| **waiting == *name;
+        let address = names.as_ref().ok().and_then(|names| names.first().copied());
+        for (name, port, payload) in self.waiting.extract_if(.., mine).collect::<Vec<_>>() {
+            let Some(ip) = address else {
+                core.report.dropped_datagram();
+                continue;
+            };
+            self.send(core, SocketAddr::new(ip, port), &payload);
+            if self.known(core.now, &name).is_none() {
+                self.names
+                    .retain(|(kept, _, until)| *until > core.now && *kept != name);
+                if self.names.len() >= KEPT {
+                    self.names.remove(0);
+                }
+                self.names.push((name, ip, core.now + KEPT_FOR));
+            }
+        }
+    }
+
+    /// Datagrams for the client. False once the tunnel has ended.
+    fn inbound(&mut self, core: &mut ServeCore) -> bool {
+        for _ in 0..DATAGRAMS {
+            let (len, from) = match self.inner.recv_from(&mut core.scratch[HEAD..]) {
+                Ok(received) => received,
+                Err(error) => return error.kind() != std::io::ErrorKind::ConnectionAborted,
+            };
+            let head = socks5::datagram_head(from);
+            let begin = HEAD - head.len();
+            core.scratch[begin..HEAD].copy_from_slice(&head);
+            let datagram = &core.scratch[begin..HEAD + len];
+            let sent = self
+                .client
+                .map(|client| self.host.send_to(datagram, client));
+            if !matches!(sent, Some(Ok(_))) {
+                core.report.dropped_datagram();
+            }
+        }
+        true
+    }
+
+    /// Whether the TCP connection stays. What the client says there means nothing.
+    fn is_controlled(&self, core: &mut ServeCore, flags: EventFlags) -> bool {
+        if flags.intersects(EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR) {
+            return false;
+        }
+        loop {
+            match peek(&self.control, &mut core.scratch) {
+                Peeked::Nothing => return true,
+                Peeked::Bytes(len) if consume(&self.control, len, &mut core.scratch) => {}
+                _ => return false,
+            }
+        }
+    }
+}
+
+impl ProxyClient for UdpRelay {
+    fn begin(&mut self, core: &mut ServeCore, token: ClientToken) -> Step {
+        let is_watched = core.rewatch(&self.control, token, READABLE)
+            && core.watch(&self.host, token.with_part(HOST), EventFlags::IN)
+            && core.watch(&*self.inner, token.with_part(INNER), EventFlags::IN);
+        let Ok(bound) = self.host.local_addr() else {
+            return Step::Done;
+        };
+        let reply = socks5::reply(SocksCode::Succeeded, bound);
+        match is_watched && send_short(&self.control, &reply) {
+            true => Step::Wait,
+            false => Step::Done,
+        }
+    }
+
+    fn event(&mut self, core: &mut ServeCore, token: ClientToken, flags: EventFlags) -> Step {
+        let stays = match token.part() {
+            CONTROL => self.is_controlled(core, flags),
+            HOST => {
+                self.outbound(core, token);
+                true
+            }
+            _ => self.inbound(core),
+        };
+        match stays {
+            true => Step::Wait,
+            false => Step::Done,
+        }
+    }
+
+    fn told(&mut self, core: &mut ServeCore, _: ClientToken, news: News) -> Step {
+        if let News::Names((_, name), names) = news {
+            self.resolved(core, &name, &names);
+        }
+        Step::Wait
+    }
+
+    fn failed(&mut self, core: &mut ServeCore) {
+        let who = From(self.from);
+        core.report
+            .refused(ServiceName::UdpAssociate, RefusalReason::Defect, &who);
+    }
+}
