@@ -17,6 +17,7 @@ pub(crate) use peers::{
     ExpireArgs, LimitArgs, PeerArgs, PeerCommand, PeerSort, PeersArgs, QuotaArgs, RekeyArgs,
     RenameArgs, ShowPeerArgs,
 };
+pub(crate) use proxy::{ProxyArgs, StackArg};
 pub(crate) use since::Since;
 use values::interface_name;
 pub(crate) use values::{When, block};
@@ -25,6 +26,7 @@ pub(crate) use watch::{EventsArgs, MetricsArgs, PeerLayout, ShowArgs, TopArgs, W
 mod files;
 mod guess;
 mod peers;
+mod proxy;
 mod since;
 mod values;
 mod watch;
@@ -118,6 +120,16 @@ IPs name alone, or the first one of the interface's network. Whether the peer fo
 limit ends at the peer, or one router behind it.
 
 Exit status: 0 it works, 1 something is wrong, 2 wrong usage, or it could not be looked at.";
+
+const AFTER_PROXY_HELP: &str = "\
+`alias wireproxy='adit proxy'` works with wireproxy's files and flags. A port without a password is open to programs of \
+this host alone.
+
+Environment:
+  LOG_LEVEL        verbose: what happens to peers, and why clients were refused; error; silent is like --silent
+  XDG_RUNTIME_DIR  where `adit show` finds the proxy of a user who may not write to /run/adit
+
+Exit status: 0 it was asked to end, 1 failure, 2 wrong usage.";
 
 #[derive(Parser)]
 #[command(
@@ -235,6 +247,12 @@ pub(crate) enum Command {
     Metrics(MetricsArgs),
     /// Print what happens to interfaces and peers, as it happens
     Events(EventsArgs),
+    /// Offer what is inside a tunnel by SOCKS, HTTP and forwarded ports, without a device and without root
+    ///
+    /// Reads the files of wireproxy and of wg-quick. Takes no right, makes no device, and changes nothing of
+    /// the host: other programs go on as before. It stays in the foreground.
+    #[command(after_help = AFTER_PROXY_HELP)]
+    Proxy(ProxyArgs),
     /// Print a new private key
     Genkey,
     /// Print a new preshared key

@@ -15,6 +15,7 @@ mod keys;
 mod man;
 mod metrics;
 mod networks;
+mod proxy;
 mod quick;
 mod resolver;
 mod run;
@@ -182,6 +183,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         (Some(Command::Top(args)), _) => top::top(&args).map(done),
         (Some(Command::Metrics(args)), _) => metrics::metrics(&args).map(done),
         (Some(Command::Events(args)), _) => events::events(&args).map(done),
+        (Some(Command::Proxy(args)), _) => proxy::proxy(&args),
         (Some(Command::Genkey), _) => keys::genkey().map(done),
         (Some(Command::Genpsk), _) => keys::genpsk().map(done),
         (Some(Command::Pubkey), _) => keys::pubkey().map(done),

@@ -96,6 +96,7 @@ fn sections(name: &str) -> Roff {
         "adit-events" => events(&mut roff),
         "adit-why" => why(&mut roff),
         "adit-metrics" => metrics(&mut roff),
+        "adit-proxy" => proxy(&mut roff),
         "adit-up" => {
             keys(&mut roff);
             said(&mut roff);
@@ -423,4 +424,37 @@ fn metrics(roff: &mut Roff) {
         )],
     );
     see_also(roff, "adit(8), adit-show(8)");
+}
+
+fn proxy(roff: &mut Roff) {
+    roff.control("SH", ["FOR WATCHERS"]);
+    paragraph(
+        roff,
+        "adit-show(8), adit-top(8), adit-events(8), adit-why(8) and adit-metrics(8) know a proxy by the name of its file \
+         without the ending, and `wg` does where the control socket could be made. With `--info`, `/metrics` has the metrics \
+         of adit-metrics(8) for the tunnel and its peers. `adit_proxy_clients`, `adit_proxy_connections`, \
+         `adit_proxy_clients_total` by service, `adit_proxy_refused_total` by reason and \
+         `adit_proxy_dropped_datagrams_total` are of the proxy. `/readyz` says when each address of `CheckAlive` answered \
+         last; its status is 503 while one has not for `CheckAliveInterval` and two seconds, and 200 without `CheckAlive`.",
+    );
+    paragraph(
+        roff,
+        "While a peer does not answer, the log says once a minute why, with the words of adit-why(8), as far as that shows \
+         without any right.",
+    );
+    let file = (
+        "/etc/wireproxy/wireproxy.conf, ~/.config/wireproxy.conf",
+        "The files that are taken where none is named.",
+    );
+    let own = (
+        "$XDG_RUNTIME_DIR/adit/NAME.sock",
+        "The status socket where /run/adit cannot be written to.",
+    );
+    list(
+        roff,
+        "FILES",
+        [file, CONFIGURATION, own, STATUS_SOCKET, CONTROL_SOCKET],
+    );
+    list(roff, "EXAMPLES", examples::of("adit-proxy").iter().copied());
+    see_also(roff, "adit(8), adit-show(8), adit-why(8), curl(1)");
 }

@@ -5,6 +5,7 @@
 
 mod http;
 mod page;
+pub(crate) mod proxy;
 
 use std::collections::BTreeMap;
 use std::io;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
 use adit_ctl::status::{self, Colour, Field, InterfaceJson, NoAnswer, StatusReport};
@@ -224,10 +224,11 @@ fn all(as_wg: bool, is_secret: bool) -> Vec<InterfaceAnswer> {
         .collect()
 }
 
-/// The interfaces of all implementations, and of Adit where only its own socket can be seen.
+/// The interfaces of all implementations, of Adit where only its own socket can be seen, and proxies.
 pub(crate) fn names() -> BTreeSet<String> {
-    let names = [uapi::DIR, status::DIR].map(|dir| uapi::interfaces(Path::new(dir)));
-    names.into_iter().flatten().collect()
+    let dirs = [uapi::DIR, status::DIR].map(PathBuf::from);
+    let dirs = dirs.into_iter().chain(status::own_dir());
+    dirs.flat_map(|dir| uapi::interfaces(&dir)).collect()
 }
 
 /// The interface of this name.

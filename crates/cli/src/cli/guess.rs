@@ -65,6 +65,7 @@ const GUESSED: &[(&str, &str)] = &[
     ("demo", "bench benchmark speedtest speed perf"),
     ("completions", "completion bash zsh fish"),
     ("tune", "optimize threads"),
+    ("proxy", "wireproxy socks socks5 onetun forward forwards"),
 ];
 
 /// What follows a verb behind a hyphen where a command is guessed, and no name of an interface.

@@ -85,6 +85,20 @@ pub(super) fn of(page: &str) -> &'static [(&'static str, &'static str)] {
                 "One interface, and what it drops.",
             ),
         ],
+        "adit-proxy" => &[
+            (
+                "adit proxy wg0 --socks 127.0.0.1:1080",
+                "Programs that speak SOCKS5 get into the tunnel of /etc/wireguard/wg0.conf; the host has no interface wg0.",
+            ),
+            (
+                "adit proxy -c wireproxy.conf --info 127.0.0.1:9080",
+                "Does what a file of wireproxy says, and tells a monitor how it is.",
+            ),
+            (
+                "adit proxy wg0 --forward tcp:8080=10.0.0.5:80",
+                "Port 8080 of this host is port 80 of a host in the tunnel.",
+            ),
+        ],
         "adit-genkey" | "adit-pubkey" => &[(
             "adit genkey | tee private.key | adit pubkey > public.key",
             "A new pair of keys; `umask 077` first keeps others from reading them.",

@@ -340,6 +340,21 @@ impl HostState {
 }
 
 impl Evidence {
+    /// What a proxy's own process tells of a peer.
+    pub(super) fn of_proxy(status: &InterfaceJson, peer: &PeerJson) -> Self {
+        Self {
+            interface: status.name.clone(),
+            up: true,
+            public_key: status.public_key.clone().unwrap_or_default(),
+            has_key: status.public_key.is_some(),
+            listen_port: status.listen_port,
+            fwmark: status.fwmark,
+            peer: peer.clone(),
+            endpoint: peer.endpoint.as_deref().and_then(|text| text.parse().ok()),
+            ..Self::default()
+        }
+    }
+
     /// The first event of a kind.
     pub(crate) fn event(&self, kind: EventKind) -> Option<&EventJson> {
         self.events.iter().find(|event| event.event == kind.name())

@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 
 use adit_ctl::config::{self, Config};
 use adit_ctl::keys;
-use adit_ctl::status::{InterfaceJson, PeerJson};
+use adit_ctl::status::{EventJson, InterfaceJson, PeerJson};
 use adit_ctl::text::{printable_json, printable_lines};
 use adit_ctl::uapi::ClientError;
 use adit_netlink::Netlink;
@@ -81,6 +81,7 @@ fn examine(args: &WhyArgs) -> Result<WhyReport> {
     let netlink = Netlink::open().context(|| "cannot open a netlink socket".into())?;
     let link = netlink.link(name).ok();
     let status = match (show::interface_status(name), &link) {
+        (Ok(status), None) if is_proxy(&status) => return of_proxy(args, &netlink, &status),
         (Ok(status), Some(_)) => status,
         (Err(ClientError::Io(error)), _) if error.kind() == ErrorKind::PermissionDenied => {
             return Err(show::explain(name, error.into()));
@@ -109,6 +110,48 @@ fn examine(args: &WhyArgs) -> Result<WhyReport> {
         .collect();
     let seen = attempt(args, &status, seen)?;
     Ok(WhyReport::new(&status, &seen))
+}
+
+fn is_proxy(status: &InterfaceJson) -> bool {
+    let engine = status.engine.as_ref();
+    engine.is_some_and(|engine| engine.stack.is_some())
+}
+
+/// A proxy has no device, and no route of this host leads into its tunnel.
+fn of_proxy(args: &WhyArgs, netlink: &Netlink, status: &InterfaceJson) -> Result<WhyReport> {
+    let peers = match choose(status, args) {
+        Ok(peers) => peers,
+        Err(finding) => return Ok(WhyReport::of_interface(&status.name, finding)),
+    };
+    let seen = peers.into_iter().map(|peer| {
+        let mut seen = Evidence::of_proxy(status, peer);
+        let path = (seen.endpoint).map(|to| netlink.route_get(to.ip(), None, status.fwmark, None));
+        let links = netlink.links().unwrap_or_default();
+        if let Some(Ok(path)) = &path {
+            let device = links.into_iter().find(|link| link.index == path.oif);
+            seen.device = device.map(|link| link.name);
+        }
+        seen.path = path.map(|path| path.map_err(|error| error.to_string()));
+        seen
+    });
+    let seen = attempt(args, status, seen.collect())?;
+    Ok(WhyReport::new(status, &seen))
+}
+
+/// What is wrong with a peer of a proxy that does not answer, the most likely first: by the events of the last
+/// time, and without a look at the host.
+pub(crate) fn of_silent_peer(
+    status: &InterfaceJson,
+    peer: &PeerJson,
+    events: &[EventJson],
+    waited: Duration,
+) -> Vec<Finding> {
+    let mut seen = Evidence::of_proxy(status, peer);
+    let endpoint = seen.endpoint.map(|to| to.ip());
+    let concerned = |event: &&EventJson| diagnose::concerns(event, &peer.public_key, endpoint);
+    seen.events = events.iter().filter(concerned).cloned().collect();
+    (seen.waited, seen.since) = (waited, show::now().saturating_sub(waited.as_secs()));
+    diagnose::diagnose(&seen)
 }
 
 /// The interface is not there, or nobody answers for it.
@@ -217,6 +260,8 @@ fn attempt(
     std::thread::scope(|scope| {
         for one in &mut seen {
             scope.spawn(|| match one.session {
+                // Only clients of a proxy get there.
+                true if one.index.is_none() => {}
                 true => one.look_inside(),
                 false => one.look_outside(),
             });

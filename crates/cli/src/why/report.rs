@@ -218,12 +218,15 @@ impl PeerReport {
 
 /// What was looked at.
 fn lines(seen: &Evidence) -> Vec<String> {
-    let mut lines = vec![format!(
-        "interface: {}, MTU {}, port {}",
-        if seen.up { "up" } else { "down" },
-        seen.mtu,
-        seen.listen_port
-    )];
+    let mut lines = vec![match seen.index {
+        Some(_) => format!(
+            "interface: {}, MTU {}, port {}",
+            if seen.up { "up" } else { "down" },
+            seen.mtu,
+            seen.listen_port
+        ),
+        None => format!("proxy: port {}", seen.listen_port),
+    }];
     match (&seen.path, &seen.device) {
         (Some(Ok(path)), device) => lines.push(format!(
             "way to the endpoint: by {}{}{}{}",

@@ -42,6 +42,7 @@ mod pages;
 mod paths;
 mod peers;
 mod policies;
+mod proxy;
 mod quick;
 mod refusals;
 mod sandbox;

@@ -88,6 +88,10 @@ fn bad_input_is_refused_with_one_line_and_changes_nothing() {
         "init --port 0",
         "top --interval 0",
         "metrics --host x",
+        "proxy wg0 --socks 192.0.2.1:1080",
+        "proxy wg0 --forward tcp:80",
+        "proxy wg0 --stack none",
+        "proxy -c x wg0",
     ];
     refused(&host, &wrong, 2, "error: ");
 
@@ -114,6 +118,13 @@ fn bad_input_is_refused_with_one_line_and_changes_nothing() {
         1,
         "no file /etc/wireguard/nope.conf",
     );
+    let not_found = [
+        "proxy -c /run/none.conf",
+        "proxy nope --socks 1080",
+        "proxy -n -c /run",
+    ];
+    refused(&host, &not_found, 1, "cannot be read");
+    refused(&host, &["proxy"], 1, "/etc/wireproxy/wireproxy.conf");
     let unserved = [
         "tune nope --shards 1",
         "upgrade nope",

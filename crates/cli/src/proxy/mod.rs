@@ -1,0 +1,352 @@
+//! `adit proxy`: what is inside a tunnel, for programs that speak SOCKS or HTTP or come to a forwarded port.
+//!
+//! 1. reads the file and the command line (`load`);
+//! 2. opens all that it listens on, and the sockets at which it is asked (`control`), and looks up where
+//!    peers are;
+//! 3. begins the sandbox;
+//! 4. begins the tunnel with a stack in it (`tunnel`), and serves clients and those who ask (`pages`, `alive`,
+//!    `silence`), all on threads that give up what they do not need;
+//! 5. waits for a signal.
+
+mod alive;
+mod control;
+mod lines;
+mod load;
+mod pages;
+mod silence;
+mod tunnel;
+
+use std::io::Write;
+use std::net::TcpListener;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixListener;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Command, ExitCode, Stdio};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use adit::Threads;
+use adit_ctl::{Service, Serving, status};
+use adit_proxy::config::{Bind, Host, ProxyConfig, ServiceKind};
+use adit_proxy::serve::{self, InfoOptions, Level, LogSink, Proxy, ProxyListeners, ServeOptions};
+use adit_sandbox::{Role, SandboxFolders, Starter};
+
+use self::alive::Alive;
+use self::control::{ControlSockets, TunnelFacts};
+use self::load::Loaded;
+use self::pages::Pages;
+use self::tunnel::{RunningStack, TunnelHooks, choose_stack};
+use crate::cli::{self, ProxyArgs};
+use crate::failure::{Context, Failure, Result, say};
+use crate::run::background::{self, Notifier};
+use crate::run::events::{EventSender, MainEvent, MainEvents};
+use crate::run::level::LogLevel;
+use crate::run::names::Names;
+use crate::run::resolve::Resolver;
+use crate::run::watch::{self, Looks};
+use crate::run::{allow_descriptors, answer};
+
+pub(crate) fn proxy(args: &ProxyArgs) -> Result<ExitCode> {
+    let done = |()| ExitCode::SUCCESS;
+    if args.version {
+        let text = concat!("adit proxy, version ", env!("CARGO_PKG_VERSION"), "\n");
+        return cli::print(text.as_bytes()).map(done);
+    }
+    let loaded = load::load(args)?;
+    if !args.silent {
+        (loaded.warnings.iter()).for_each(|warning| say!("Warning: {warning}"));
+    }
+    if args.configtest {
+        return cli::print(b"Config OK\n").map(done);
+    }
+    if args.daemon && !args.background {
+        return in_background(args).map(done);
+    }
+    run(args, loaded).map(done)
+}
+
+/// Starts the process that stays, and returns when it is ready.
+fn in_background(args: &ProxyArgs) -> Result<()> {
+    // Not the path of the binary, which may have been replaced since.
+    let mut command = Command::new("/proc/self/exe");
+    command
+        .arg0("adit")
+        .args(std::env::args_os().skip(1))
+        .arg("--background")
+        .stdin(Stdio::null());
+    let child = background::until_ready(command)?;
+    if !args.silent {
+        say!(
+            "adit: process {} goes on in the background: `kill {0}` ends it",
+            child.id()
+        );
+    }
+    Ok(())
+}
+
+/// What is open before the sandbox begins.
+struct Opened {
+    listeners: ProxyListeners,
+    info: Option<OwnedFd>,
+    control: ControlSockets,
+    level: LogLevel,
+    notifier: Notifier,
+}
+
+fn run(args: &ProxyArgs, loaded: Loaded) -> Result<()> {
+    let level = match args.silent {
+        true => LogLevel::Silent,
+        false => LogLevel::from_env(),
+    };
+    allow_descriptors();
+    let _ = rustix::thread::set_name(c"adit");
+    adit_sandbox::register("adit");
+    if args.background {
+        background::leave_session();
+    }
+    let Loaded { name, config, .. } = loaded;
+    let opened = Opened {
+        listeners: serve::bind(&config.services)
+            .map_err(|error| Failure::State(error.to_string()))?,
+        info: args.info.as_ref().map(listen).transpose()?,
+        control: ControlSockets::bind(&name, level),
+        level,
+        notifier: Notifier::new(),
+    };
+    let named = tunnel::names(&config.tunnel.peers);
+    let (resolver, _resolving) = Resolver::start(level, !args.no_sandbox, !named.is_empty())?;
+    let endpoints = tunnel::endpoints(&name, &config.tunnel.peers);
+    let null = background::null(args.background)?;
+    // Signals are caught from here on, so that an early one still removes the sockets' files.
+    let (mut events, sender) = MainEvents::new()?;
+    let starter = {
+        let sender = sender.clone();
+        Starter::here(move || sender.wake())
+    };
+    if !args.no_sandbox {
+        begin_sandbox(&config, &opened.control)?;
+    }
+    let mut running = Running::begin(
+        args,
+        (&name, &config),
+        opened,
+        &endpoints,
+        (&resolver, sender),
+    )?;
+    resolver.name(&name, &running.facts.interface, named, true);
+    if !args.silent {
+        lines::say_all(
+            &name,
+            &config,
+            args.info.as_ref(),
+            &running.why,
+            running.is_known,
+        );
+    }
+    background::report_ready(true, null.as_ref(), &running.notifier, level)?;
+    running.wait(&mut events, &starter)
+}
+
+/// Leaves to this process what a proxy needs.
+fn begin_sandbox(config: &ProxyConfig, control: &ControlSockets) -> Result<()> {
+    let mut folders = SandboxFolders {
+        own: control.folders.clone(),
+        ..SandboxFolders::default()
+    };
+    let mut names = false;
+    for service in &config.services {
+        match &service.kind {
+            ServiceKind::TcpServer { target, .. } | ServiceKind::UdpServer { target, .. } => {
+                names |= matches!(target.host, Host::Name(_));
+            }
+            ServiceKind::Socks5 { bind, .. }
+            | ServiceKind::Http { bind, .. }
+            | ServiceKind::Sni { bind }
+            | ServiceKind::TcpClient { bind, .. } => folders.own.extend(folder_of(bind)),
+            ServiceKind::UdpClient { .. } | ServiceKind::Stdio { .. } => {}
+        }
+    }
+    let begun = adit_sandbox::begin_proxy(&folders, names);
+    begun.context(|| "cannot begin the sandbox (--no-sandbox does without)".into())
+}
+
+/// The folder of a UNIX socket, which is removed from there.
+fn folder_of(bind: &Bind) -> Option<PathBuf> {
+    match bind {
+        Bind::Port(_) => None,
+        Bind::Unix(path) => {
+            let folder = path
+                .parent()
+                .filter(|folder| !folder.as_os_str().is_empty());
+            Some(folder.unwrap_or(".".as_ref()).to_owned())
+        }
+    }
+}
+
+/// Where pages are asked for.
+fn listen(bind: &Bind) -> Result<OwnedFd> {
+    let listener = match bind {
+        Bind::Port(address) => TcpListener::bind(address).map(OwnedFd::from),
+        Bind::Unix(path) => UnixListener::bind(path).map(OwnedFd::from),
+    };
+    listener.context(|| format!("cannot listen on {bind} for /metrics and /readyz"))
+}
+
+/// A proxy that runs. What is dropped first needs what follows.
+struct Running {
+    _proxy: Arc<Proxy>,
+    _serving: Vec<Serving>,
+    _service: Service,
+    _alive: Arc<Alive>,
+    facts: Arc<TunnelFacts>,
+    stack: RunningStack,
+    /// How standard input and output ended, where there is nothing else.
+    ended: Arc<Mutex<Option<Result<()>>>>,
+    _looks: Arc<Looks>,
+    why: String,
+    is_known: bool,
+    notifier: Notifier,
+}
+
+impl Running {
+    fn begin(
+        args: &ProxyArgs,
+        (name, config): (&str, &ProxyConfig),
+        opened: Opened,
+        endpoints: &[Option<std::net::SocketAddr>],
+        (resolver, sender): (&Arc<Resolver>, EventSender),
+    ) -> Result<Self> {
+        let Opened {
+            listeners,
+            info,
+            control,
+            level,
+            notifier,
+        } = opened;
+        let names = Arc::new(Names::default());
+        let peers = config.tunnel.peers.iter();
+        names.set(
+            peers
+                .filter_map(|peer| Some((tunnel::key_of(peer), peer.name.clone()?)))
+                .collect(),
+        );
+        let told = status::Events::new(name);
+        let clients = watch::listener(name, &told, &names, resolver);
+        let (listener, log) = silence::listener(name, clients, &names, level);
+        let count = std::thread::available_parallelism().map_or(1, usize::from);
+        let hooks = TunnelHooks {
+            threads: Threads::new(count).on_start(confine),
+            listener,
+        };
+        let stack = choose_stack(args.stack, &config.tunnel, endpoints, hooks)?;
+        let interface = Arc::clone(stack.stack.tunnel().interface());
+        let facts = Arc::new(TunnelFacts {
+            name: name.to_owned(),
+            interface: Arc::clone(&interface),
+            names,
+            stack: stack.stack.name(),
+            started: answer::now(),
+            threads: count,
+        });
+        let looks = Arc::new(Looks::default());
+        looks.watch(&interface, &told, true);
+        let is_known = control.is_known();
+        log.begin(&facts, is_known)?;
+        let ended: Arc<Mutex<Option<Result<()>>>> = Arc::default();
+        on_end(&stack, (name, sender.clone()));
+        let part = &config.tunnel;
+        let alive = Alive::new(&part.check_alive, part.check_alive_interval);
+        alive.begin(&stack.ping)?;
+        let of_pages = Arc::new(OnceLock::new());
+        let pages = Pages {
+            facts: Arc::clone(&facts),
+            alive: Arc::clone(&alive),
+            connections: stack.connections.clone(),
+            proxy: Arc::clone(&of_pages),
+        };
+        let mut options = ServeOptions::default();
+        options.on_start = Some(Arc::new(confine));
+        options.info = info.map(|listener| InfoOptions {
+            listener,
+            pages: Arc::new(move |path| pages.page(path)),
+        });
+        options.log = Some(log_of(name, level));
+        if is_stdio_alone(config) {
+            let (ended, sender, name) = (Arc::clone(&ended), sender.clone(), name.to_owned());
+            options.on_stdio_end = Some(Arc::new(move |result| {
+                let result = result.map_err(|error| Failure::State(format!("{name}: {error}")));
+                *ended.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
+                sender.send(MainEvent::Ended(name.clone()));
+            }));
+        }
+        let proxy = Proxy::start(Arc::clone(&stack.stack), listeners, config.resolve, options);
+        let proxy = Arc::new(proxy.map_err(|error| Failure::State(error.to_string()))?);
+        let _ = of_pages.set(Arc::downgrade(&proxy));
+        let service = Service::start().context(|| "cannot start the threads".into())?;
+        let serving = control.serve(&service, &facts, &told, resolver, (level, sender))?;
+        Ok(Self {
+            _proxy: proxy,
+            _serving: serving,
+            _service: service,
+            _alive: alive,
+            facts,
+            why: stack.why.clone(),
+            stack,
+            ended,
+            _looks: looks,
+            is_known,
+            notifier,
+        })
+    }
+
+    /// Waits until it is asked to end, or there is nothing left to do.
+    fn wait(&mut self, events: &mut MainEvents, starter: &Starter) -> Result<()> {
+        match events.next(starter, None)? {
+            MainEvent::Ended(name) => {
+                let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+                ended.take().unwrap_or_else(|| {
+                    let why = self.stack.stack.tunnel().wait();
+                    Err(Failure::State(format!(
+                        "{name}: the tunnel has ended: {why}"
+                    )))
+                })
+            }
+            // By a signal, or because its control socket was removed.
+            _ => Ok(()),
+        }
+    }
+}
+
+/// What every thread but the main one does first. One that could not must not go on.
+fn confine() {
+    if adit_sandbox::confine(Role::Proxy).is_err() {
+        let _ = std::io::stderr().write_all(b"adit: cannot confine a thread\n");
+        std::process::abort();
+    }
+}
+
+/// Has the main thread learn that the tunnel ended by itself.
+fn on_end(stack: &RunningStack, (name, sender): (&str, EventSender)) {
+    let events = stack.stack.tunnel().events();
+    let (name, of_tunnel) = (name.to_owned(), events.clone());
+    events.set_waker(move || match of_tunnel.has_ended() {
+        true => sender.send(MainEvent::Ended(name.clone())),
+        // Those of the engine are told to others: what waits here is for nobody.
+        false => while of_tunnel.try_next().is_some() {},
+    });
+}
+
+/// Whether there is nothing left to do once standard input and output have ended.
+fn is_stdio_alone(config: &ProxyConfig) -> bool {
+    let mut services = config.services.iter();
+    services.all(|service| matches!(service.kind, ServiceKind::Stdio { .. }))
+}
+
+/// What of the clients comes into the log: errors always, refused clients and details where all is logged.
+fn log_of(name: &str, level: LogLevel) -> LogSink {
+    let name = name.to_owned();
+    Arc::new(move |kind, line| match kind {
+        Level::Error => level.error(format_args!("{name}: {line}")),
+        Level::Warn => level.verbose(format_args!("{name}: {line}")),
+    })
+}

@@ -1,0 +1,139 @@
+//! The tunnel of a proxy, and the stack inside it.
+
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
+use std::time::Duration;
+
+use adit::net::{Net, NetError};
+use adit::{Config, Peer, Threads};
+use adit_ctl::config::HostPort;
+use adit_engine::EventListener;
+use adit_proto::config::PublicKey;
+use adit_proxy::config::{Endpoint, Host, PeerPart, TunnelPart};
+use adit_proxy::stack::Stack;
+
+use crate::cli::StackArg;
+use crate::failure::{Context, Result, bail, say};
+
+/// Asks a host inside the tunnel whether it is there.
+pub(super) type Ping =
+    dyn Fn(IpAddr, Duration) -> std::result::Result<Duration, NetError> + Send + Sync;
+
+/// What a tunnel calls, and on how many threads it runs.
+pub(super) struct TunnelHooks {
+    pub(super) threads: Threads,
+    pub(super) listener: EventListener,
+}
+
+/// A stack that runs.
+pub(super) struct RunningStack {
+    pub(super) stack: Arc<dyn Stack>,
+    pub(super) ping: Arc<Ping>,
+    /// TCP connections inside the tunnel, where they are counted.
+    pub(super) connections: Option<Arc<dyn Fn() -> u64 + Send + Sync>>,
+    /// Which it is, and why, for people.
+    pub(super) why: String,
+}
+
+/// Begins the tunnel and the stack that is asked for.
+pub(super) fn choose_stack(
+    choice: StackArg,
+    part: &TunnelPart,
+    endpoints: &[Option<SocketAddr>],
+    hooks: TunnelHooks,
+) -> Result<RunningStack> {
+    let why = match choice {
+        StackArg::Auto | StackArg::Smoltcp => "smoltcp",
+        StackArg::Kernel => bail!(
+            State,
+            "this program has no other stack than smoltcp: leave `--stack kernel` out"
+        ),
+    };
+    let TunnelHooks { threads, listener } = hooks;
+    let mut builder = Net::builder(tunnel_config(part, endpoints)).threads(threads);
+    builder = builder.tunnel(move |builder| builder.listener(listener));
+    for address in &part.addresses {
+        builder = builder.address(*address);
+    }
+    for server in &part.dns {
+        builder = builder.dns(*server);
+    }
+    if let Some(mtu) = part.mtu {
+        builder = builder.mtu(mtu);
+    }
+    let net = Arc::new(
+        builder
+            .start()
+            .context(|| "cannot begin the tunnel".into())?,
+    );
+    let (pings, counted) = (Arc::clone(&net), Arc::clone(&net));
+    Ok(RunningStack {
+        stack: net,
+        ping: Arc::new(move |to, timeout| pings.ping(to, timeout)),
+        connections: Some(Arc::new(move || counted.stats().connections)),
+        why: why.to_owned(),
+    })
+}
+
+fn tunnel_config(part: &TunnelPart, endpoints: &[Option<SocketAddr>]) -> Config {
+    let config = Config::new(part.private_key.clone()).listen_port(part.listen_port);
+    let peers = part.peers.iter().zip(endpoints);
+    peers.fold(config, |config, (part, endpoint)| {
+        config.peer(peer(part, *endpoint))
+    })
+}
+
+fn peer(part: &PeerPart, endpoint: Option<SocketAddr>) -> Peer {
+    let mut peer = Peer::new(part.public_key);
+    peer.endpoint = endpoint;
+    peer.preshared_key.clone_from(&part.preshared_key);
+    peer.allowed_ips.clone_from(&part.allowed_ips);
+    let keepalive = part.keepalive.unwrap_or_default();
+    peer.keepalive(u16::try_from(keepalive.as_secs()).unwrap_or(u16::MAX))
+}
+
+/// The key of a peer as the engine has it.
+pub(super) fn key_of(peer: &PeerPart) -> PublicKey {
+    PublicKey(*peer.public_key.as_bytes())
+}
+
+/// Where the peers are, as the system's resolver says: outside the tunnel. A name that leads nowhere is
+/// looked up again later.
+pub(super) fn endpoints(name: &str, peers: &[PeerPart]) -> Vec<Option<SocketAddr>> {
+    let of_peer = |peer: &PeerPart| {
+        let Endpoint { host, port } = peer.endpoint.as_ref()?;
+        let host = match host {
+            Host::Address(ip) => return Some(SocketAddr::new(*ip, *port)),
+            Host::Name(host) => host,
+        };
+        let found = (host.as_str(), *port).to_socket_addrs();
+        let why = match found.map(|mut found| found.next()) {
+            Ok(Some(found)) => return Some(found),
+            Ok(None) => "no address belongs to it".to_owned(),
+            Err(error) => error.to_string(),
+        };
+        say!(
+            "Warning: cannot look up endpoint `{host}`: {why}; {name} goes on without, and looks it up again"
+        );
+        None
+    };
+    peers.iter().map(of_peer).collect()
+}
+
+/// The endpoints that are names.
+pub(super) fn names(peers: &[PeerPart]) -> Vec<(PublicKey, HostPort)> {
+    let of_peer = |peer: &PeerPart| match peer.endpoint.as_ref()? {
+        Endpoint {
+            host: Host::Name(host),
+            port,
+        } => Some((
+            key_of(peer),
+            HostPort {
+                host: host.clone(),
+                port: *port,
+            },
+        )),
+        _ => None,
+    };
+    peers.iter().filter_map(of_peer).collect()
+}
