@@ -1,5 +1,5 @@
 //! `adit check`: what is wrong or unusual in a configuration file, and in it on this host. It needs no
-//! rights but to read the file, and changes nothing.
+//! rights but to read the file, and changes nothing. Of a proxy's file it says what `adit proxy -n` does.
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -8,11 +8,12 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use adit_ctl::config::{
-    self, Config, InterfaceAddress, InterfaceSection, PeerSection, Remark, Table,
+    self, Config, FileText, InterfaceAddress, InterfaceSection, PeerSection, Table,
 };
 use adit_ctl::text::printable_lines;
 use adit_netlink::Family;
 use adit_proto::config::{Cidr, PublicKey};
+use adit_proxy::config::is_proxy_file;
 
 use crate::cli::{self, ConfArgs};
 use crate::failure::{Failure, Result};
@@ -20,12 +21,13 @@ use crate::quick::{check_exists, covers, leaves_in_clear, parts};
 use crate::why::blocks::is_host;
 use crate::why::causes::overhead;
 use here::Here;
-use parts::{CheckFinding, Severity, all_blocks, blocks, endpoint, name};
+use parts::{CheckFinding, Severity, all_blocks, blocks, endpoint, name, of_lines};
 use secrets::{own_secrets, placeholder, secrets};
 
 mod forward;
 mod here;
 mod parts;
+mod proxy;
 mod secrets;
 
 #[cfg(test)]
@@ -61,11 +63,11 @@ pub(crate) fn check(args: &ConfArgs) -> Result<ExitCode> {
 /// Findings about each line, and those that a look at each line alone does not show, and at this host:
 /// errors first.
 fn all_findings(path: &Path, look: impl Fn(&Path, &Config) -> Here) -> Result<Vec<CheckFinding>> {
-    let (config, errors) =
-        Config::salvage(path).map_err(|errors| Failure::Mistake(errors.to_string()))?;
-    let of_lines = |kind, remarks: &[Remark]| -> Vec<CheckFinding> {
-        remarks.iter().map(|it| (kind, it.to_string())).collect()
-    };
+    let file = FileText::read(path).map_err(|errors| Failure::Mistake(errors.to_string()))?;
+    if is_proxy_file(file.text()) {
+        return Ok(proxy::findings(&file));
+    }
+    let (config, errors) = file.salvage();
     let mut findings = of_lines(Severity::Error, &errors.0);
     findings.extend(of_lines(Severity::Warning, &config.warnings));
     let file = path.display();

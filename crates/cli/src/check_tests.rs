@@ -273,3 +273,35 @@ fn endpoints_of_examples_are_found() {
         );
     }
 }
+
+#[test]
+fn a_file_of_a_proxy_is_checked_as_one() {
+    let name = format!("adit-check-proxy-{}.conf", std::process::id());
+    let path = std::env::temp_dir().join(name);
+    let check = |text: &str| {
+        std::fs::write(&path, text).expect("a file");
+        std::fs::set_permissions(&path, Permissions::from_mode(0o600)).expect("our file");
+        let mut findings = all_findings(&path, |_, _| Here::default()).expect("findings");
+        findings
+            .iter_mut()
+            .for_each(|it| it.1 = it.1.replace(&*path.to_string_lossy(), "FILE"));
+        findings
+    };
+    let right = good() + "[Socks5]\nBindAddress = 127.0.0.1:1080\n";
+    let found = [
+        check(&right),
+        check(&right.replace("127.0.0.1", "")),
+        check(&right.replace("ListenPort", "Table = 7\nListenPort")),
+    ];
+    std::fs::remove_file(&path).expect("it was there");
+    let [right, open, table] = found;
+    assert_eq!(right, []);
+    assert_eq!(open.len(), 1, "{open:?}");
+    let begin = "FILE:13: [Socks5] BindAddress: without a password";
+    assert!(
+        open[0].0 == Severity::Error && open[0].1.starts_with(begin),
+        "{open:?}"
+    );
+    let passed = "FILE:4: Table is passed over: a proxy changes nothing of the host's network";
+    assert_eq!(table, [(Severity::Hint, passed.to_owned())]);
+}

@@ -228,7 +228,7 @@ pub(crate) enum Command {
     ///
     /// Looks at this host, too: at networks that collide, IPv6 that is disabled, an endpoint that is this
     /// host itself; but not for the file of a peer of this host. Exits with 1 if `adit up` would refuse
-    /// the file.
+    /// the file. A file of a proxy is read as `adit proxy -n` does.
     Check(ConfArgs),
     /// Print a configuration file without the keys that only `adit up` and wg-quick understand
     Strip(ConfArgs),

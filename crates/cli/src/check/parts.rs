@@ -2,13 +2,13 @@
 
 use std::net::SocketAddr;
 
-use adit_ctl::config::{Config, PeerSection};
+use adit_ctl::config::{Config, PeerSection, Remark};
 use adit_proto::config::{AllowedIpChange, Cidr, PublicKey};
 
 /// How bad a finding is. The texts are what a line begins with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Severity {
-    /// `adit up` refuses the file.
+    /// `adit up`, or `adit proxy`, refuses the file.
     Error,
     /// It will hardly do what was meant.
     Warning,
@@ -27,6 +27,11 @@ impl Severity {
 }
 
 pub(super) type CheckFinding = (Severity, String);
+
+/// Remarks about lines as findings.
+pub(super) fn of_lines(kind: Severity, remarks: &[Remark]) -> Vec<CheckFinding> {
+    remarks.iter().map(|it| (kind, it.to_string())).collect()
+}
 
 /// By its key, if that is no secret.
 pub(super) fn name(config: &Config, key: &PublicKey) -> String {

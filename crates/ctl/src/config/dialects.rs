@@ -21,7 +21,7 @@ const AMNEZIA: [&str; 20] = [
 ];
 const ANDROID: [&str; 2] = ["includedapplications", "excludedapplications"];
 const WARP: [&str; 2] = ["reserved", "clientid"];
-const WIREPROXY: [&str; 8] = [
+const WIREPROXY: [&str; 11] = [
     "checkalive",
     "checkaliveinterval",
     "[socks5]",
@@ -30,6 +30,9 @@ const WIREPROXY: [&str; 8] = [
     "[tcpservertunnel]",
     "[stdiotunnel]",
     "[resolve]",
+    "[sni]",
+    "[udpproxytunnel]",
+    "[udpservertunnel]",
 ];
 const NETWORKD: [&str; 5] = [
     "[netdev]",
@@ -84,8 +87,8 @@ impl Dialect {
                  WireGuard's: remove that"
             ),
             Self::Wireproxy => format!(
-                "this is a file of wireproxy ({lines}): remove the parts that are its own, and keep [Interface] and \
-                 [Peer]"
+                "this is a file of a proxy ({lines}), which `adit proxy -c FILE` runs: for an interface, remove the \
+                 parts that are a proxy's own, and keep [Interface] and [Peer]"
             ),
             Self::Networkd => format!(
                 "this is a file of systemd-networkd ({lines}), see systemd.netdev(5): `networkctl` applies it; here, \

@@ -57,27 +57,67 @@ impl Errors {
     }
 }
 
-impl Config {
-    /// Reads and parses a file; also warns if others may read it.
+/// A file that was read, once: it may be a pipe.
+pub struct FileText<'a> {
+    path: &'a Path,
+    text: Zeroizing<String>,
+    found: Metadata,
+}
+
+impl<'a> FileText<'a> {
+    /// Reads a file. Bytes that are not UTF-8 are taken for Latin-1.
     ///
-    /// Returns what it says apart from its mistakes, and those: enough to take down what it brought
-    /// up before it had them.
+    /// # Errors
+    /// The file cannot be read, or has more than 512 MiB.
+    pub fn read(path: &'a Path) -> Result<Self, Errors> {
+        let (text, found) = read_with(path).map_err(|error| {
+            Errors(vec![Remark {
+                file: path.display().to_string(),
+                line: 0,
+                text: error.to_string(),
+            }])
+        })?;
+        Ok(Self { path, text, found })
+    }
+
+    /// Its path, as it was given.
+    pub fn path(&self) -> &Path {
+        self.path
+    }
+
+    /// What it says.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// A warning if everybody may read or change it.
+    pub fn exposure(&self) -> Option<String> {
+        exposure(self.path, self.found.mode())
+    }
+
+    /// What it says as a configuration apart from its mistakes, and those: enough to take down what it brought
+    /// up before it had them. Also warns if others may read it.
+    pub fn salvage(&self) -> (Config, Errors) {
+        let file = self.path.display().to_string();
+        let (mut config, errors) = parse::parse(&self.text, &file);
+        let risks = risks(self.path, &self.found).into_iter();
+        let risks = risks.map(|text| Remark {
+            file: file.clone(),
+            line: 0,
+            text,
+        });
+        config.warnings.splice(0..0, risks);
+        (config, errors)
+    }
+}
+
+impl Config {
+    /// Reads and parses a file, as [`FileText`] does.
     ///
     /// # Errors
     /// The file cannot be read, or has more than 512 MiB.
     pub fn salvage(path: &Path) -> Result<(Self, Errors), Errors> {
-        let file = path.display().to_string();
-        let about = |text: String| Remark {
-            file: file.clone(),
-            line: 0,
-            text,
-        };
-        let (text, found) =
-            read_with(path).map_err(|error| Errors(vec![about(error.to_string())]))?;
-        let (mut config, errors) = parse::parse(&text, &file);
-        let risks = risks(path, &found).into_iter().map(about);
-        config.warnings.splice(0..0, risks);
-        Ok((config, errors))
+        FileText::read(path).map(|file| file.salvage())
     }
 
     /// Parses the text of `file`, which is only named in errors and warnings.
@@ -100,7 +140,7 @@ pub fn read(path: &Path) -> io::Result<(Zeroizing<String>, u32)> {
 }
 
 /// A warning if everybody may read or change a file of this mode, unless its directory is closed.
-pub fn exposure(path: &Path, mode: u32) -> Option<String> {
+fn exposure(path: &Path, mode: u32) -> Option<String> {
     (reachable_mode(path, mode) & 0o007 != 0)
         .then(|| "everybody may use this file, which should be secret: chmod 600 it".to_owned())
 }

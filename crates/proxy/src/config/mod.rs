@@ -18,7 +18,7 @@ mod tests;
 use std::io;
 use std::path::Path;
 
-use adit_ctl::config::{self, Errors, Remark};
+use adit_ctl::config::{self, Errors, FileText, Remark};
 use zeroize::Zeroizing;
 
 use ini::IniLine;
@@ -48,12 +48,19 @@ impl ProxyConfig {
     ///
     /// Every mistake of the file, with its line, section and key; or it cannot be read.
     pub fn read(path: &Path, environment: Environment<'_>) -> Result<ProxyFile, Errors> {
-        let file = path.display().to_string();
-        let (text, mode) = config::read(path)
-            .map_err(|error| Errors(vec![about(&file, format!("it cannot be read: {error}"))]))?;
+        Self::of_file(&FileText::read(path)?, environment)
+    }
+
+    /// The same of a file that was read already.
+    ///
+    /// # Errors
+    ///
+    /// Every mistake of the file.
+    pub fn of_file(file: &FileText<'_>, environment: Environment<'_>) -> Result<ProxyFile, Errors> {
+        let name = file.path().display().to_string();
         let load = |path: &Path| config::read(path).map(|(text, _)| text);
-        let mut read = Self::parse(&text, &file, environment, &load)?;
-        let exposure = config::exposure(path, mode).map(|text| about(&file, text));
+        let mut read = Self::parse(file.text(), &name, environment, &load)?;
+        let exposure = file.exposure().map(|text| about(&name, text));
         read.warnings.splice(0..0, exposure);
         Ok(read)
     }

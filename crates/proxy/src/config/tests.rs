@@ -687,6 +687,6 @@ fn a_file_is_read_and_everybody_may_not() {
         missing
             .expect_err("no file")
             .to_string()
-            .contains("none: it cannot be read")
+            .contains("none: No such file")
     );
 }
