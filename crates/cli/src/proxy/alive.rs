@@ -16,13 +16,13 @@ use crate::run::answer::now;
 const GRACE: u64 = 2;
 
 /// When each of the hosts answered last.
-pub(super) struct Alive {
+pub(super) struct AliveChecks {
     interval: Duration,
     /// Seconds since the Unix epoch; 0 before the first answer.
     pongs: BTreeMap<IpAddr, AtomicU64>,
 }
 
-impl Alive {
+impl AliveChecks {
     pub(super) fn new(hosts: &[IpAddr], interval: Duration) -> Arc<Self> {
         let pongs = hosts.iter().map(|host| (*host, AtomicU64::new(0)));
         Arc::new(Self {
@@ -68,7 +68,7 @@ impl Alive {
 }
 
 /// Asks a host once; `None` when nobody wants to know any more.
-fn ask(alive: &Weak<Alive>, ping: &Weak<Ping>, host: IpAddr) -> Option<()> {
+fn ask(alive: &Weak<AliveChecks>, ping: &Weak<Ping>, host: IpAddr) -> Option<()> {
     let answered = ping.upgrade()?(host, alive.upgrade()?.interval);
     let alive = alive.upgrade()?;
     if answered.is_ok() {
@@ -84,7 +84,7 @@ mod tests {
     #[test]
     fn one_host_that_is_late_makes_it_not_ready() {
         let hosts = ["10.0.0.1", "fd00::1"].map(|host| host.parse().expect("an address"));
-        let alive = Alive::new(&hosts, Duration::from_secs(5));
+        let alive = AliveChecks::new(&hosts, Duration::from_secs(5));
         let never = r#"{"10.0.0.1":0,"fd00::1":0}"#;
         assert_eq!(alive.ready(1_000), (503, never.to_owned()));
         for (host, at) in hosts.iter().zip([1_000, 1_004]) {
@@ -93,7 +93,7 @@ mod tests {
         let times = r#"{"10.0.0.1":1000,"fd00::1":1004}"#;
         assert_eq!(alive.ready(1_007), (200, times.to_owned()));
         assert_eq!(alive.ready(1_008), (503, times.to_owned()));
-        let nobody = Alive::new(&[], Duration::from_secs(5));
+        let nobody = AliveChecks::new(&[], Duration::from_secs(5));
         assert_eq!(nobody.ready(1_000), (200, "{}".to_owned()));
     }
 }

@@ -13,7 +13,7 @@ const FILE: &str = "/etc/wireproxy/wireproxy.conf";
 const FILE_OF_USER: &str = ".config/wireproxy.conf";
 
 /// What a proxy is to do.
-pub(super) struct Loaded {
+pub(super) struct LoadedProxy {
     /// What people call it: the name of the file without its ending.
     pub(super) name: String,
     pub(super) config: ProxyConfig,
@@ -21,7 +21,7 @@ pub(super) struct Loaded {
     pub(super) warnings: Vec<Remark>,
 }
 
-pub(super) fn load(args: &ProxyArgs) -> Result<Loaded> {
+pub(super) fn load(args: &ProxyArgs) -> Result<LoadedProxy> {
     let path = file(args)?;
     let environment = |name: &str| std::env::var(name).ok();
     let read = ProxyConfig::read(&path, &environment);
@@ -47,7 +47,7 @@ pub(super) fn load(args: &ProxyArgs) -> Result<Loaded> {
         );
     }
     let stem = path.file_stem().unwrap_or_default();
-    Ok(Loaded {
+    Ok(LoadedProxy {
         name: stem.to_string_lossy().into_owned(),
         config,
         warnings: read.warnings,

@@ -31,10 +31,10 @@ use adit_proxy::config::{Bind, Host, ProxyConfig, ServiceKind};
 use adit_proxy::serve::{self, InfoOptions, Level, LogSink, Proxy, ProxyListeners, ServeOptions};
 use adit_sandbox::{Role, SandboxFolders, Starter};
 
-use self::alive::Alive;
+use self::alive::AliveChecks;
 use self::control::{ControlSockets, TunnelFacts};
-use self::load::Loaded;
-use self::pages::Pages;
+use self::load::LoadedProxy;
+use self::pages::ProxyPages;
 use self::tunnel::{RunningStack, TunnelHooks, choose_stack};
 use crate::cli::{self, ProxyArgs};
 use crate::failure::{Context, Failure, Result, say};
@@ -85,7 +85,7 @@ fn in_background(args: &ProxyArgs) -> Result<()> {
 }
 
 /// What is open before the sandbox begins.
-struct Opened {
+struct OpenedSockets {
     listeners: ProxyListeners,
     info: Option<OwnedFd>,
     control: ControlSockets,
@@ -93,7 +93,7 @@ struct Opened {
     notifier: Notifier,
 }
 
-fn run(args: &ProxyArgs, loaded: Loaded) -> Result<()> {
+fn run(args: &ProxyArgs, loaded: LoadedProxy) -> Result<()> {
     let level = match args.silent {
         true => LogLevel::Silent,
         false => LogLevel::from_env(),
@@ -104,8 +104,8 @@ fn run(args: &ProxyArgs, loaded: Loaded) -> Result<()> {
     if args.background {
         background::leave_session();
     }
-    let Loaded { name, config, .. } = loaded;
-    let opened = Opened {
+    let LoadedProxy { name, config, .. } = loaded;
+    let opened = OpenedSockets {
         listeners: serve::bind(&config.services)
             .map_err(|error| Failure::State(error.to_string()))?,
         info: args.info.as_ref().map(listen).transpose()?,
@@ -126,7 +126,7 @@ fn run(args: &ProxyArgs, loaded: Loaded) -> Result<()> {
     if !args.no_sandbox {
         begin_sandbox(&config, &opened.control)?;
     }
-    let mut running = Running::begin(
+    let mut running = RunningProxy::begin(
         args,
         (&name, &config),
         opened,
@@ -193,11 +193,11 @@ fn listen(bind: &Bind) -> Result<OwnedFd> {
 }
 
 /// A proxy that runs. What is dropped first needs what follows.
-struct Running {
+struct RunningProxy {
     _proxy: Arc<Proxy>,
     _serving: Vec<Serving>,
     _service: Service,
-    _alive: Arc<Alive>,
+    _alive: Arc<AliveChecks>,
     facts: Arc<TunnelFacts>,
     stack: RunningStack,
     /// How standard input and output ended, where there is nothing else.
@@ -208,15 +208,15 @@ struct Running {
     notifier: Notifier,
 }
 
-impl Running {
+impl RunningProxy {
     fn begin(
         args: &ProxyArgs,
         (name, config): (&str, &ProxyConfig),
-        opened: Opened,
+        opened: OpenedSockets,
         endpoints: &[Option<std::net::SocketAddr>],
         (resolver, sender): (&Arc<Resolver>, EventSender),
     ) -> Result<Self> {
-        let Opened {
+        let OpenedSockets {
             listeners,
             info,
             control,
@@ -255,10 +255,10 @@ impl Running {
         let ended: Arc<Mutex<Option<Result<()>>>> = Arc::default();
         on_end(&stack, (name, sender.clone()));
         let part = &config.tunnel;
-        let alive = Alive::new(&part.check_alive, part.check_alive_interval);
+        let alive = AliveChecks::new(&part.check_alive, part.check_alive_interval);
         alive.begin(&stack.ping)?;
         let of_pages = Arc::new(OnceLock::new());
-        let pages = Pages {
+        let pages = ProxyPages {
             facts: Arc::clone(&facts),
             alive: Arc::clone(&alive),
             connections: stack.connections.clone(),

@@ -4,22 +4,22 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use adit_proxy::serve::{InfoPage, Proxy, ProxyStats};
 
-use super::alive::Alive;
+use super::alive::AliveChecks;
 use super::control::TunnelFacts;
 use crate::metrics::proxy::document;
 use crate::run::answer::now;
 
 /// What the pages are made of.
-pub(super) struct Pages {
+pub(super) struct ProxyPages {
     pub(super) facts: Arc<TunnelFacts>,
-    pub(super) alive: Arc<Alive>,
+    pub(super) alive: Arc<AliveChecks>,
     /// TCP connections inside the tunnel.
     pub(super) connections: Option<Arc<dyn Fn() -> u64 + Send + Sync>>,
     /// Set once it has begun.
     pub(super) proxy: Arc<OnceLock<Weak<Proxy>>>,
 }
 
-impl Pages {
+impl ProxyPages {
     /// The page at a path; `None` if there is none.
     pub(super) fn page(&self, path: &str) -> Option<InfoPage> {
         match path {

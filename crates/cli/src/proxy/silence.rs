@@ -26,8 +26,8 @@ const KEPT: usize = 32;
 const AGAIN: Duration = Duration::from_secs(60);
 
 /// What the thread is told.
-enum Told {
-    Event(EventJson),
+enum PeerNotice {
+    Event(Box<EventJson>),
     /// A handshake with this peer had no answer.
     Unanswered(PublicKey),
     /// It has a session.
@@ -36,7 +36,7 @@ enum Told {
 
 /// The end of the thread at which events come.
 pub(super) struct PeerLog {
-    told: Receiver<Told>,
+    told: Receiver<PeerNotice>,
     level: LogLevel,
     recent: VecDeque<EventJson>,
     /// Since when peers do not answer, and when that was told.
@@ -66,13 +66,13 @@ pub(super) fn listener(
 }
 
 /// On a thread of the engine, which must not wait.
-fn tell_of(tell: &SyncSender<Told>, name: &str, names: &Names, event: &Event) {
+fn tell_of(tell: &SyncSender<PeerNotice>, name: &str, names: &Names, event: &Event) {
     let about = match event {
-        Event::Unanswered { peer } => Some(Told::Unanswered(*peer)),
-        Event::Session { peer, .. } => Some(Told::Answered(*peer)),
+        Event::Unanswered { peer } => Some(PeerNotice::Unanswered(*peer)),
+        Event::Session { peer, .. } => Some(PeerNotice::Answered(*peer)),
         _ => None,
     };
-    let event = watch::as_json(name, names, event).map(Told::Event);
+    let event = watch::as_json(name, names, event).map(|event| PeerNotice::Event(Box::new(event)));
     for told in event.into_iter().chain(about) {
         let _ = tell.try_send(told);
     }
@@ -93,22 +93,22 @@ impl PeerLog {
         thread.map(drop).context(|| "cannot start a thread".into())
     }
 
-    fn take(&mut self, told: Told, facts: &Weak<TunnelFacts>, is_known: bool) {
+    fn take(&mut self, told: PeerNotice, facts: &Weak<TunnelFacts>, is_known: bool) {
         match told {
-            Told::Event(event) => {
+            PeerNotice::Event(event) => {
                 self.level
                     .verbose(format_args!("{}: {}", event.interface, event.text));
-                self.recent.push_back(event);
+                self.recent.push_back(*event);
                 if self.recent.len() > KEPT {
                     self.recent.pop_front();
                 }
             }
-            Told::Answered(peer) => {
+            PeerNotice::Answered(peer) => {
                 if let Some((_, Some(_))) = self.silent.remove(&peer) {
                     self.level.error(format_args!("peer {peer} answers"));
                 }
             }
-            Told::Unanswered(peer) => {
+            PeerNotice::Unanswered(peer) => {
                 let now = Instant::now();
                 let (since, last) = self.silent.entry(peer).or_insert((now, None));
                 if last.is_some_and(|last| now.duration_since(last) < AGAIN) {
