@@ -101,6 +101,18 @@ pub const TARGETS: &[Target] = &[
         run: targets::frames::run,
     },
     Target {
+        name: "socks5",
+        run: targets::socks5::run,
+    },
+    Target {
+        name: "http_proxy",
+        run: targets::http_proxy::run,
+    },
+    Target {
+        name: "sni",
+        run: targets::sni::run,
+    },
+    Target {
         name: "aead",
         run: targets::aead::run,
     },

@@ -57,5 +57,5 @@ macro_rules! tests {
 
 tests! {
     datagrams devices rekeys configure allowed_ips replay requests uapi answers config status segment merge
-    plaintext cmsg netlink hand_over frames aead
+    plaintext cmsg netlink hand_over frames socks5 http_proxy sni aead
 }
