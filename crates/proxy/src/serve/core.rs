@@ -26,6 +26,12 @@ pub(crate) const TURN: usize = 256 << 10;
 /// Datagrams that a client moves before others have their turn.
 pub(crate) const DATAGRAMS: usize = 64;
 
+/// Clients of the info page at a time.
+const INFO_CLIENTS: usize = 64;
+/// Clients of HTTP at a time whose heads have more than a few kilobytes: at most 64 KB each, before it is known
+/// who they are.
+const LONG_HEADS: usize = 256;
+
 /// What is to become of a client after its turn.
 pub(crate) enum Step {
     /// It waits until something happens.
@@ -89,8 +95,34 @@ pub(crate) struct ServeCore {
     pub(crate) arrivals: Vec<Box<dyn ProxyClient>>,
     /// Clients that there are.
     pub(crate) clients: usize,
-    /// Clients of the info page.
-    pub(crate) info_clients: usize,
+    /// Of clients of the info page.
+    pub(crate) info: Tickets,
+    /// Of clients of HTTP whose heads are long.
+    pub(crate) long_heads: Tickets,
+}
+
+/// A number of tickets, each of which is had until it is dropped.
+pub(crate) struct Tickets {
+    all: Arc<()>,
+    most: usize,
+}
+
+/// One of them.
+pub(crate) struct Ticket(#[expect(dead_code, reason = "it is counted while it is there")] Arc<()>);
+
+impl Tickets {
+    fn new(most: usize) -> Self {
+        Self {
+            all: Arc::new(()),
+            most,
+        }
+    }
+
+    /// One, if one is left.
+    pub(crate) fn take(&self) -> Option<Ticket> {
+        let is_left = Arc::strong_count(&self.all) <= self.most;
+        is_left.then(|| Ticket(Arc::clone(&self.all)))
+    }
 }
 
 impl ServeCore {
@@ -117,7 +149,8 @@ impl ServeCore {
             now: Instant::now(),
             arrivals: Vec::new(),
             clients: 0,
-            info_clients: 0,
+            info: Tickets::new(INFO_CLIENTS),
+            long_heads: Tickets::new(LONG_HEADS),
         })
     }
 

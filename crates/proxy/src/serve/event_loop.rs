@@ -250,3 +250,7 @@ fn contained(
         Step::Done
     })
 }
+
+#[cfg(test)]
+#[path = "event_loop_tests.rs"]
+mod tests;

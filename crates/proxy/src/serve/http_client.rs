@@ -6,7 +6,7 @@ use rustix::event::epoll::EventFlags;
 
 use super::acceptor::From;
 use super::closing::Closing;
-use super::core::{ProxyClient, ServeCore, Step};
+use super::core::{ProxyClient, ServeCore, Step, Ticket};
 use super::dial::Dial;
 use super::exchange::HttpExchange;
 use super::http::{HeadScan, HttpMistake, RequestKind, answer, request};
@@ -15,6 +15,9 @@ use super::news::{ClientToken, News};
 use super::report::{RefusalReason, ServiceName};
 use super::socket::{Peeked, READABLE, consume, peek, send_short};
 
+/// A head that is longer takes a ticket.
+const LONG_HEAD: usize = 4 << 10;
+
 /// A client of HTTP.
 pub(crate) struct HttpClient {
     /// `None` once it went on to something else.
@@ -22,6 +25,8 @@ pub(crate) struct HttpClient {
     is_watched: bool,
     scan: HeadScan,
     head: Vec<u8>,
+    /// For a head that is long.
+    ticket: Option<Ticket>,
     dial: Option<(Dial, RequestKind)>,
     until: Instant,
 }
@@ -34,6 +39,7 @@ impl HttpClient {
             is_watched,
             scan: HeadScan::default(),
             head: Vec::new(),
+            ticket: None,
             dial: None,
             until: core.now + core.limits.request,
         }
@@ -98,6 +104,12 @@ impl HttpClient {
                 Err(mistake) => return self.mistaken(core, mistake),
             };
             let of_head = end.unwrap_or(len);
+            if self.head.len() + of_head > LONG_HEAD && self.ticket.is_none() {
+                self.ticket = core.long_heads.take();
+                if self.ticket.is_none() {
+                    return self.failed_with(core, RefusalReason::Busy);
+                }
+            }
             self.head.extend_from_slice(&core.scratch[..of_head]);
             if !consume(&peer.fd, of_head, &mut core.scratch) {
                 return self.gone(core);
@@ -109,6 +121,7 @@ impl HttpClient {
     }
 
     fn serve(&mut self, core: &mut ServeCore, token: ClientToken) -> Step {
+        self.ticket = None;
         let request = match request(&std::mem::take(&mut self.head)) {
             Ok(request) => request,
             Err(mistake) => return self.mistaken(core, mistake),

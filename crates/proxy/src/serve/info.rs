@@ -8,15 +8,13 @@ use rustix::event::epoll::EventFlags;
 
 use super::acceptor::ClientSocket;
 use super::closing::Closing;
-use super::core::{ProxyClient, ServeCore, Step};
+use super::core::{ProxyClient, ServeCore, Step, Ticket};
 use super::http::{HeadScan, answer};
 use super::news::{ClientToken, News};
 use super::options::{InfoPage, PageMaker};
 use super::report::{RefusalReason, ServiceName};
 use super::socket::{Peeked, READABLE, consume, peek};
 
-/// Clients at a time.
-const CLIENTS: usize = 64;
 /// How long one may take.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The longest head.
@@ -26,6 +24,7 @@ const LONGEST: usize = 8 << 10;
 pub(crate) struct InfoClient {
     /// `None` once it was answered.
     fd: Option<OwnedFd>,
+    ticket: Option<Ticket>,
     pages: PageMaker,
     is_head: bool,
     is_asking: bool,
@@ -39,13 +38,13 @@ impl InfoClient {
         pages: &PageMaker,
         core: &mut ServeCore,
     ) -> Option<Self> {
-        if core.info_clients >= CLIENTS {
+        let ticket = core.info.take();
+        if ticket.is_none() {
             core.report
                 .refused(ServiceName::Info, RefusalReason::Full, &arrival);
-            return None;
         }
-        core.info_clients += 1;
         Some(Self {
+            ticket: Some(ticket?),
             fd: Some(arrival.fd),
             pages: Arc::clone(pages),
             is_head: false,
@@ -54,22 +53,17 @@ impl InfoClient {
         })
     }
 
-    fn over(&self, core: &mut ServeCore) -> Step {
-        core.info_clients -= 1;
-        Step::Done
-    }
-
-    fn answer(&mut self, core: &mut ServeCore, mut words: Vec<u8>) -> Step {
+    fn answer(&mut self, core: &ServeCore, mut words: Vec<u8>) -> Step {
         if self.is_head
             && let Some(end) = words.windows(4).position(|it| it == b"\r\n\r\n")
         {
             words.truncate(end + 4);
         }
-        let done = self.over(core);
-        match self.fd.take() {
-            Some(fd) => Step::Become(Closing::client(fd, words, core.now, true)),
-            None => done,
-        }
+        let Some(fd) = self.fd.take() else {
+            return Step::Done;
+        };
+        let closing = Closing::client(fd, words, core.now, true);
+        Step::Become(Box::new(closing.with_ticket(self.ticket.take())))
     }
 
     fn read(&mut self, core: &mut ServeCore, token: ClientToken, flags: EventFlags) -> Step {
@@ -82,12 +76,12 @@ impl InfoClient {
         let len = match peek(fd, &mut core.scratch[..LONGEST]) {
             Peeked::Bytes(len) => len,
             Peeked::Nothing => return Step::Wait,
-            Peeked::End | Peeked::Broken => return self.over(core),
+            Peeked::End | Peeked::Broken => return Step::Done,
         };
         let end = match HeadScan::default().scan(&core.scratch[..len]) {
             Ok(Some(end)) => end,
             Ok(None) if flags.intersects(EventFlags::RDHUP | EventFlags::HUP) => {
-                return self.over(core);
+                return Step::Done;
             }
             Ok(None) if len < LONGEST => return Step::Wait,
             _ => return self.answer(core, answer("400 Bad Request", "", "no request of HTTP")),
@@ -143,7 +137,7 @@ impl ProxyClient for InfoClient {
             Some(fd) if core.watch(fd, token, READABLE) => {
                 self.read(core, token, EventFlags::empty())
             }
-            _ => self.over(core),
+            _ => Step::Done,
         }
     }
 
@@ -162,16 +156,11 @@ impl ProxyClient for InfoClient {
         Some(self.until)
     }
 
-    fn expired(&mut self, core: &mut ServeCore, _: ClientToken) -> Step {
-        self.over(core)
-    }
-
     fn counts(&self) -> bool {
         false
     }
 
     fn failed(&mut self, core: &mut ServeCore) {
-        core.info_clients -= 1;
         core.report
             .refused(ServiceName::Info, RefusalReason::Defect, &"a client");
     }

@@ -73,7 +73,7 @@ reasons! {
     NoDnsServers = "no_dns_servers",
     /// The memory for connections is used up.
     NoMemory = "no_memory",
-    /// Too many names are being looked up.
+    /// Too many names are being looked up, or too many clients send long heads.
     Busy = "busy",
     /// What the server answered is no HTTP.
     BadAnswer = "bad_answer",
@@ -121,7 +121,7 @@ impl fmt::Display for RefusalReason {
                 "the target is a name, and no DNS server is known: set DNS, or give an address"
             }
             Self::NoMemory => "no memory is left for another connection",
-            Self::Busy => "too many names are being looked up",
+            Self::Busy => "too many clients ask for what takes time or memory",
             Self::BadAnswer => "what the server answered is not HTTP",
             Self::Failed => "the tunnel has ended, or the system refused what this takes",
             Self::Defect => "given up because of a defect of this program",

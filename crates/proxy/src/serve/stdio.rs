@@ -18,7 +18,8 @@ use super::options::{StartHook, StdioHook};
 use crate::config::{Endpoint, Host, Resolve};
 use crate::stack::{Opened, Stack};
 
-/// Begins: the descriptors are what is read, and what is written.
+/// Begins: the descriptors are what is read, and what is written. Both threads are started here, since a thread
+/// that has given up what it does not need may start none.
 pub(crate) fn begin(
     stack: Arc<dyn Stack>,
     target: Endpoint,
@@ -27,23 +28,51 @@ pub(crate) fn begin(
     on_start: Option<StartHook>,
     on_end: Option<StdioHook>,
 ) -> io::Result<()> {
-    let run = move || {
-        if let Some(on_start) = &on_start {
+    let (sender, opened) = sync_channel::<UnixStream>(1);
+    let (ending, input_ended) = sync_channel(1);
+    let begins = on_start.clone();
+    let read = move || {
+        if let Some(on_start) = begins {
             on_start();
         }
-        // It is not kept: the proxy's end is not this thread's.
+        if let Ok(mut stream) = opened.recv() {
+            // The end of the input ends what is sent, and no more.
+            let _ = copy(&mut File::from(input), &mut stream);
+            let _ = stream.shutdown(Shutdown::Write);
+        }
+        let _ = ending.send(());
+    };
+    let write = move || {
+        if let Some(on_start) = on_start {
+            on_start();
+        }
         let opened = connect(&*stack, &target, timeout, resolve);
+        // Others have the stack for as long as it is needed.
         drop(stack);
-        let ended = opened
-            .and_then(|opened| opened.into_stream())
-            .and_then(|stream| carry(stream.into(), input.into(), output.into(), on_start));
+        let received = opened.and_then(|opened| {
+            let mut stream = UnixStream::from(opened.into_stream()?);
+            let for_input = stream.try_clone().map_err(NetError::Host)?;
+            let _ = sender.send(for_input);
+            let received = copy(&mut stream, &mut File::from(output));
+            if received.is_err() {
+                // Nobody takes what comes.
+                let _ = stream.shutdown(Shutdown::Both);
+            }
+            received.map_err(NetError::Host)
+        });
+        if received.is_ok() {
+            let _ = input_ended.recv();
+        }
         if let Some(on_end) = on_end {
-            on_end(ended);
+            on_end(received);
         }
     };
     thread::Builder::new()
-        .name("adit-stdio".into())
-        .spawn(run)?;
+        .name("adit-stdin".into())
+        .spawn(read)?;
+    thread::Builder::new()
+        .name("adit-stdout".into())
+        .spawn(write)?;
     Ok(())
 }
 
@@ -75,34 +104,6 @@ fn connect(
         }
     }
     Err(last)
-}
-
-/// Copies both ways, until both have ended. The end of the input ends what is sent, and no more.
-fn carry(
-    stream: UnixStream,
-    mut input: File,
-    mut output: File,
-    on_start: Option<StartHook>,
-) -> Result<(), NetError> {
-    let (mut from, mut to) = (stream.try_clone().map_err(NetError::Host)?, stream);
-    let sender = move || {
-        if let Some(on_start) = on_start {
-            on_start();
-        }
-        let _ = copy(&mut input, &mut to);
-        let _ = to.shutdown(Shutdown::Write);
-    };
-    let named = thread::Builder::new().name("adit-stdin".into());
-    let sending = named.spawn(sender).map_err(NetError::Host)?;
-    let received = copy(&mut from, &mut output);
-    drop(output);
-    // The other end takes nothing any more, or it does so until the input ends.
-    if received.is_err() {
-        let _ = from.shutdown(Shutdown::Both);
-        return received.map_err(NetError::Host);
-    }
-    let _ = sending.join();
-    Ok(())
 }
 
 fn copy(from: &mut impl Read, to: &mut impl Write) -> io::Result<()> {

@@ -1,0 +1,85 @@
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+
+use adit::net::Net;
+use adit::{Config, PrivateKey};
+
+use super::*;
+use crate::config::Resolve;
+use crate::serve::options::ServeLimits;
+use crate::serve::pool::WaitingPool;
+use crate::serve::report::{RefusalReason, ServeReport, ServiceName};
+use crate::serve::socket::READABLE;
+
+/// A client that counts its events, and panics at the third one.
+struct Fragile {
+    fd: OwnedFd,
+    events: Arc<AtomicUsize>,
+}
+
+impl ProxyClient for Fragile {
+    fn begin(&mut self, core: &mut ServeCore, token: ClientToken) -> Step {
+        assert!(core.watch(&self.fd, token, READABLE));
+        Step::Wait
+    }
+
+    fn event(&mut self, core: &mut ServeCore, _: ClientToken, _: EventFlags) -> Step {
+        core.scratch.clear();
+        match self.events.fetch_add(1, Ordering::Relaxed) {
+            0 => Step::Again,
+            1 => Step::Wait,
+            _ => panic!("a defect, on purpose"),
+        }
+    }
+
+    fn failed(&mut self, core: &mut ServeCore) {
+        let service = ServiceName::Socks5;
+        core.report.refused(service, RefusalReason::Defect, &"it");
+    }
+}
+
+fn clients() -> ClientLoop {
+    let config = Config::new(PrivateKey::from_bytes(&[1; 32]).expect("a key"));
+    let net = Net::builder(config).address([10, 0, 0, 1].into()).start();
+    let report = Arc::new(ServeReport::new(None));
+    let pool = WaitingPool::new("test", 1, None).expect("a thread");
+    let stack = Arc::new(net.expect("a network"));
+    let limits = ServeLimits::default();
+    let core = ServeCore::new(stack, Resolve::Auto, limits, report, pool, None);
+    ClientLoop::new(core.expect("descriptors")).expect("a descriptor")
+}
+
+#[test]
+fn a_panic_ends_the_client_that_it_is_in_and_no_other() {
+    let mut clients = clients();
+    let pairs = [0, 1].map(|_| UnixStream::pair().expect("a pair"));
+    let counts = [0, 1].map(|_| Arc::new(AtomicUsize::new(0)));
+    let mut others = Vec::new();
+    for ((ours, theirs), events) in pairs.into_iter().zip(&counts) {
+        clients.core.arrivals.push(Box::new(Fragile {
+            fd: ours.into(),
+            events: Arc::clone(events),
+        }));
+        others.push(theirs);
+    }
+    clients.welcome();
+    assert_eq!(clients.core.clients, 2);
+    let mut write = |at: usize| {
+        use std::io::Write;
+        others[at].write_all(b"x").expect("room");
+        clients.wait();
+        clients.core.clients
+    };
+    assert_eq!(write(0), 2);
+    assert_eq!(write(0), 2);
+    assert_eq!(write(0), 1);
+    assert_eq!(write(1), 1);
+    assert_eq!(counts.map(|count| count.load(Ordering::Relaxed)), [3, 1]);
+    let stats = clients.core.report.stats();
+    assert_eq!(stats.refused_for(RefusalReason::Defect), 1);
+    // Its place is free, and what comes for it finds nobody.
+    assert_eq!(clients.free.len(), 1);
+    clients.tell(ClientToken::new(1, clients.free[0]), News::Page(None));
+}
