@@ -19,6 +19,7 @@ pub(crate) struct Closing {
     fd: OwnedFd,
     words: Vec<u8>,
     sent: usize,
+    is_shut: bool,
     until: Instant,
     is_watched: bool,
     _ticket: Option<Ticket>,
@@ -31,6 +32,7 @@ impl Closing {
             fd,
             words,
             sent: 0,
+            is_shut: false,
             until: now + PATIENCE,
             is_watched,
             _ticket: None,
@@ -46,14 +48,15 @@ impl Closing {
     }
 
     fn advance(&mut self, core: &mut ServeCore) -> Step {
-        if self.sent < self.words.len() {
+        while self.sent < self.words.len() {
             match send_some(&self.fd, &self.words[self.sent..]) {
+                Some(0) => return Step::Wait,
                 Some(len) => self.sent += len,
                 None => return Step::Done,
             }
-            if self.sent < self.words.len() {
-                return Step::Wait;
-            }
+        }
+        if !self.is_shut {
+            self.is_shut = true;
             let _ = shutdown(&self.fd, Shutdown::Write);
         }
         let mut thrown = 0;

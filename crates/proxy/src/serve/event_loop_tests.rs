@@ -8,6 +8,7 @@ use adit::{Config, PrivateKey};
 
 use super::*;
 use crate::config::Resolve;
+use crate::serve::closing::Closing;
 use crate::serve::options::ServeLimits;
 use crate::serve::pool::WaitingPool;
 use crate::serve::report::{RefusalReason, ServeReport, ServiceName};
@@ -82,4 +83,29 @@ fn a_panic_ends_the_client_that_it_is_in_and_no_other() {
     // Its place is free, and what comes for it finds nobody.
     assert_eq!(clients.free.len(), 1);
     clients.tell(ClientToken::new(1, clients.free[0]), News::Page(None));
+}
+
+#[test]
+fn a_client_that_is_closed_sees_the_end_at_once_with_words_or_without() {
+    use std::io::{Read, Write};
+    let mut clients = clients();
+    for words in ["", "refused"] {
+        let (mut other, fd) = UnixStream::pair().expect("a pair");
+        other.write_all(b"unread").expect("room");
+        let words = words.as_bytes().to_vec();
+        let closing = Closing::client(fd.into(), words.clone(), clients.core.now, false);
+        clients.core.arrivals.push(closing);
+        clients.welcome();
+        other.set_nonblocking(true).expect("it can");
+        let mut came = Vec::new();
+        other.read_to_end(&mut came).expect("an end");
+        assert_eq!(came, words);
+        assert_eq!(clients.core.clients, 1);
+        // What it still sends is thrown away, until it ends, too.
+        other.write_all(b"more").expect("it is not reset");
+        drop(other);
+        while clients.core.clients > 0 {
+            clients.wait();
+        }
+    }
 }

@@ -51,7 +51,12 @@ pub(crate) fn ask(client: &TcpStream, command: u8, host: &str, port: u16) -> u8 
 
 #[test]
 fn a_client_gets_to_addresses_and_names() {
-    let place = Place::new(vec![socks()]);
+    // Half of it is for the address where nobody is.
+    let place = Place::with(
+        vec![socks()],
+        |options| options.limits.connect = Duration::from_secs(2),
+        |builder| builder,
+    );
     place.echoes(7);
     for host in ["10.0.0.2", "echo.example", "half.example", "ECHO.example."] {
         let client = place.client();
