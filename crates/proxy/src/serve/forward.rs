@@ -99,7 +99,9 @@ impl ForwardClient {
         let bytes = match peek(fd, &mut core.scratch[..sni::LONGEST_HELLO]) {
             Peeked::Bytes(len) => &core.scratch[..len],
             Peeked::Nothing => return Step::Wait,
-            Peeked::End | Peeked::Broken => return self.refuse(core, RefusalReason::Gone, None),
+            // It only looked whether somebody listens.
+            Peeked::End => return Step::Done,
+            Peeked::Broken => return self.refuse(core, RefusalReason::Gone, None),
         };
         match sni::server_name(bytes) {
             Ok(Some(name)) => {

@@ -80,9 +80,9 @@ impl HttpClient {
         self.refuse(core, RefusalReason::Malformed, Some(words))
     }
 
-    /// It ended, which is no mistake between two requests.
+    /// It ended, which is no mistake between two requests, or if it only looked whether somebody listens.
     fn gone(&mut self, core: &ServeCore) -> Step {
-        match self.is_watched && self.head.is_empty() && self.dial.is_none() {
+        match self.head.is_empty() && self.dial.is_none() {
             true => Step::Done,
             false => self.refuse(core, RefusalReason::Gone, None),
         }

@@ -74,7 +74,7 @@ fn a_request_that_does_not_come_in_time_is_ended() {
         assert!(came.starts_with(answer), "{at}: {came:?}");
     }
     assert_eq!(place.refused(RefusalReason::Slow), 4);
-    assert_eq!(place.proxy.stats().clients, 0);
+    wait_until(|| place.proxy.stats().clients == 0);
 }
 
 #[test]
@@ -93,4 +93,29 @@ fn a_proxy_that_ends_closes_its_clients_and_frees_its_ports() {
     let options = ServeOptions::default();
     let again = Proxy::start(place.near.clone(), listeners, Default::default(), options);
     drop(again.expect("a proxy"));
+}
+
+#[test]
+fn a_client_that_only_looks_is_no_refusal() {
+    let sni = ServiceKind::Sni { bind: any_port() };
+    let place = Place::new(vec![socks(), http(), sni]);
+    for at in &place.at {
+        drop(client(at.expect("an address")));
+    }
+    let accepted = || {
+        place
+            .proxy
+            .stats()
+            .accepted
+            .iter()
+            .map(|(_, count)| count)
+            .sum::<u64>()
+    };
+    wait_until(|| accepted() == 3 && place.proxy.stats().clients == 0);
+    let stats = place.proxy.stats();
+    assert!(
+        stats.refused.iter().all(|(_, count)| *count == 0),
+        "{stats:?}"
+    );
+    assert!(place.log.lock().expect("a log").is_empty());
 }
