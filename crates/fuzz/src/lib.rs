@@ -69,6 +69,10 @@ pub const TARGETS: &[Target] = &[
         run: targets::config::run,
     },
     Target {
+        name: "proxy_files",
+        run: targets::proxy_files::run,
+    },
+    Target {
         name: "status",
         run: targets::status::run,
     },

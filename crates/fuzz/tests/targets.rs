@@ -56,6 +56,6 @@ macro_rules! tests {
 }
 
 tests! {
-    datagrams devices rekeys configure allowed_ips replay requests uapi answers config status segment merge
-    plaintext cmsg netlink hand_over frames socks5 http_proxy sni aead
+    datagrams devices rekeys configure allowed_ips replay requests uapi answers config proxy_files status segment
+    merge plaintext cmsg netlink hand_over frames socks5 http_proxy sni aead
 }

@@ -14,6 +14,7 @@ pub(crate) mod http_proxy;
 pub(crate) mod merge;
 pub(crate) mod netlink;
 pub(crate) mod plaintext;
+pub(crate) mod proxy_files;
 pub(crate) mod rekeys;
 pub(crate) mod replay;
 pub(crate) mod requests;
