@@ -17,7 +17,7 @@ ZSHDIR ?= $(PREFIX)/share/zsh/site-functions
 FISHDIR ?= $(PREFIX)/share/fish/vendor_completions.d
 # What a user copies, and how each is looked after.
 EXAMPLES = ansible container kubernetes prometheus systemd
-PAGES = $(addprefix docs/,backup.md move.md upgrade.md uninstall.md)
+PAGES = $(addprefix docs/,backup.md move.md upgrade.md uninstall.md wireproxy.md)
 # The program to install, the one that writes its pages and completions (another machine's cannot run here), and the
 # tool that removes debugging information.
 ADIT ?= target/release/adit
