@@ -1,13 +1,13 @@
 //! A stack without a tunnel, for fuzzers: packets in, packets out, on a clock of the caller's.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use super::NetStats;
-use super::shared::{Command, Shared};
+use super::shared::{Backlog, Command, OpenConnection, Shared};
 use super::stack::{Settings, Stack};
 use crate::frame::{Frame, Gso};
 
@@ -15,6 +15,8 @@ use crate::frame::{Frame, Gso};
 pub struct BareStack {
     shared: Arc<Shared>,
     stack: Stack,
+    backlogs: Receiver<Arc<Backlog>>,
+    listening: Vec<Arc<Backlog>>,
 }
 
 impl BareStack {
@@ -27,12 +29,19 @@ impl BareStack {
             budget,
         };
         let stack = Stack::new(Arc::clone(&shared), settings)?;
-        let bare = Self { shared, stack };
+        let (sender, backlogs) = channel();
+        let bare = Self {
+            shared,
+            stack,
+            backlogs,
+            listening: Vec::new(),
+        };
         for port in ports {
-            bare.ask(Command::Listen {
-                port: *port,
-                reply: Box::new(drop),
+            let sender = sender.clone();
+            let reply = Box::new(move |backlog: Result<_, _>| {
+                let _ = backlog.map(|backlog| sender.send(backlog));
             });
+            bare.ask(Command::Listen { port: *port, reply });
         }
         Ok(bare)
     }
@@ -43,14 +52,24 @@ impl BareStack {
     }
 
     /// Connects, and joins this descriptor to the connection. The receiver hears whether it was opened.
-    pub fn connect(&self, remote: std::net::SocketAddr, fd: OwnedFd) -> Receiver<bool> {
+    pub fn connect(&self, remote: SocketAddr, fd: OwnedFd) -> Receiver<bool> {
+        self.connect_with(remote, Some(fd))
+    }
+
+    /// Connects, and lets the connection be.
+    pub fn connect_alone(&self, remote: SocketAddr) -> Receiver<bool> {
+        self.connect_with(remote, None)
+    }
+
+    fn connect_with(&self, remote: SocketAddr, fd: Option<OwnedFd>) -> Receiver<bool> {
         let (sender, opened) = channel();
         let shared = Arc::downgrade(&self.shared);
-        let reply = Box::new(move |result: Result<super::shared::OpenConnection, _>| {
+        let reply = Box::new(move |result: Result<OpenConnection, _>| {
             let _ = sender.send(result.is_ok());
-            if let (Ok(opened), Some(shared)) = (result, shared.upgrade()) {
+            if let (Ok(OpenConnection { id, .. }), Some(fd), Some(shared)) =
+                (result, fd, shared.upgrade())
+            {
                 let end = Arc::default();
-                let id = opened.id;
                 let _ = shared.ask(Command::Attach { id, fd, end });
             }
         });
@@ -60,6 +79,19 @@ impl BareStack {
             reply,
         });
         opened
+    }
+
+    /// Joins this descriptor to a connection that waits at a port. False if none does.
+    pub fn accept(&mut self, port: u16, fd: OwnedFd) -> bool {
+        self.listening.extend(self.backlogs.try_iter());
+        let mut ports = self.listening.iter();
+        let backlog = ports.find(|backlog| backlog.port == port);
+        let Some(Ok(Some(opened))) = backlog.map(|backlog| backlog.pop()) else {
+            return false;
+        };
+        let (id, end) = (opened.id, Arc::default());
+        self.ask(Command::Attach { id, fd, end });
+        true
     }
 
     /// A packet came out of the tunnel, perhaps several as one.

@@ -360,8 +360,8 @@ pub(super) fn write_echo_request(packet: &mut [u8], source: IpAddr, to: IpAddr, 
     write_checksum(packet, &headers, 2);
 }
 
-/// The maximum segment size that a SYN names, if it does: where that stands in the packet.
-pub(super) fn mss_option(packet: &[u8], headers: &Headers) -> Option<usize> {
+/// Where the value of an option of a SYN stands in the packet, if it has that, with this length.
+pub(super) fn syn_option(packet: &[u8], headers: &Headers, kind: u8, len: u8) -> Option<usize> {
     let segment = &packet[headers.start..headers.end];
     let end = (usize::from(segment.get(12)? >> 4) * 4).min(segment.len());
     let mut at = TCP_HEADER;
@@ -369,15 +369,15 @@ pub(super) fn mss_option(packet: &[u8], headers: &Headers) -> Option<usize> {
         match segment[at] {
             0 => return None,
             1 => at += 1,
-            kind => {
-                let len = usize::from(*segment.get(at + 1)?);
-                if len < 2 || at + len > end {
+            found => {
+                let has = *segment.get(at + 1)?;
+                if has < 2 || at + usize::from(has) > end {
                     return None;
                 }
-                if kind == 2 && len == 4 {
+                if found == kind && has == len {
                     return Some(headers.start + at + 2);
                 }
-                at += len;
+                at += usize::from(has);
             }
         }
     }

@@ -4,7 +4,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr};
 use std::time::Duration;
 
-use adit::net::{Net, NetError};
+use adit::net::{Net, NetError, TcpStream};
 
 use crate::{PATIENCE, builder, echo, pair, pair_with, v4, v6, wait_until};
 
@@ -165,34 +165,58 @@ fn dropping_a_network_ends_every_call_that_waits() {
     assert_eq!(error.kind(), ErrorKind::ConnectionAborted);
 }
 
+/// Writes until nothing is taken for a while: how much that was.
+fn fill(mut stream: &TcpStream) -> usize {
+    stream.set_nonblocking(true).expect("it can");
+    let (mut filled, mut rests) = (0, 0);
+    while rests < 50 {
+        match stream.write(&[7; 4096]) {
+            Ok(len) => (filled, rests) = (filled + len, 0),
+            Err(_) => {
+                rests += 1;
+                std::thread::sleep(Duration::from_millis(2));
+            }
+        }
+    }
+    filled
+}
+
 #[test]
 fn a_full_budget_refuses_new_connections_and_keeps_the_old() {
-    // Enough for two of 4 KiB.
-    let [first, second] = pair_with(|builder| builder.budget(8 << 10));
-    echo(second.listen_tcp(7).expect("a port"));
+    // Enough for two of 7 KiB, and less than one more.
+    let [first, second] = pair_with(|builder| builder.budget(17 << 10));
+    let listener = second.listen_tcp(7).expect("a port");
     let connect = || first.connect_tcp(at(7), PATIENCE);
-    let one = connect().expect("a stream");
-    let two = connect().expect("a stream");
+    // Each has something to carry, or it would take less.
+    let open = || {
+        let stream = connect().expect("a stream");
+        let filled = fill(&stream);
+        (stream, listener.accept().expect("a connection"), filled)
+    };
+    let [one, two] = [open(), open()];
     let error = connect().expect_err("no memory");
     assert!(matches!(error, NetError::NoMemory), "{error}");
     assert_eq!(first.stats().no_memory, 1);
-    for stream in [&one, &two] {
-        let sent = crate::pattern(100_000, 6);
-        assert!(crate::send_and_receive(stream, &sent) == sent);
+    for (stream, other, filled) in [one, two] {
+        drop(stream);
+        let mut came = Vec::new();
+        (&other).read_to_end(&mut came).expect("an end");
+        assert_eq!(came, vec![7; filled]);
     }
-    drop(one);
-    wait_until(|| first.stats().connections < 2);
+    wait_until(|| first.stats().connections == 0);
     connect().expect("there is room again");
 }
 
 #[test]
 fn a_full_budget_refuses_those_who_connect() {
-    let second = builder(2, 1, None).budget(4 << 10);
+    let second = builder(2, 1, None).budget(10 << 10);
     let second = second.start().expect("a network");
     let first = builder(1, 2, Some(crate::endpoint(&second)));
     let first = first.start().expect("a network");
     let listener = second.listen_tcp(7).expect("a port");
-    let _one = first.connect_tcp(at(7), PATIENCE).expect("a stream");
+    let mut one = first.connect_tcp(at(7), PATIENCE).expect("a stream");
+    // What nobody reads takes memory.
+    one.write_all(b"unread").expect("room");
     let error = first.connect_tcp(at(7), PATIENCE).expect_err("no memory");
     assert!(matches!(error, NetError::Refused(_)), "{error}");
     drop(listener);

@@ -5,6 +5,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use smoltcp::iface::Interface;
+
+use super::awake;
 use super::clock::{Micros, SECOND};
 use crate::net::link::Egress;
 use crate::net::shared::Shared;
@@ -25,6 +28,8 @@ pub(super) struct Core {
     pub(super) shared: Arc<Shared>,
     pub(super) epoll: OwnedFd,
     pub(super) egress: Egress,
+    /// smoltcp's, for all connections.
+    pub(super) interface: Interface,
     pub(super) addresses: Vec<IpAddr>,
     pub(super) mtu: usize,
     pub(super) now: Micros,
@@ -41,14 +46,16 @@ impl Core {
         addresses: Vec<IpAddr>,
         mtu: usize,
     ) -> Self {
+        let random = RandomState::new();
         Self {
             egress: Egress::new(Arc::clone(&shared.link)),
+            interface: awake::interface(random.hash_one(0)),
             shared,
             epoll,
             addresses,
             mtu,
             now: 0,
-            random: RandomState::new(),
+            random,
             drawn: 0,
             icmp: (ICMP_RATE, 0),
         }

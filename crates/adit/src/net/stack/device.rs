@@ -3,6 +3,9 @@
 //! To smoltcp the MTU is 65,535 bytes. How a packet is cut is decided here, by the maximum segment size of
 //! its connection, which is made to stand in the SYN of either end: so that IPv6, which smoltcp gives no
 //! segmentation, and a path whose MTU shrinks are no different.
+//!
+//! A connection may have several sockets of smoltcp one after the other. Each begins with a sequence number of
+//! its own, and scales windows by its ring. To the other end both are as they were in the SYN.
 
 use std::net::IpAddr;
 use std::num::NonZeroUsize;
@@ -23,10 +26,24 @@ const DEFAULT_MSS: u16 = 536;
 /// The least that is believed, as smoltcp and Linux have it.
 const MIN_MSS: u16 = 48;
 
+/// The scale of the windows that this end sends, by which the longest ring can be told (RFC 7323 §2).
+const SCALE: u8 = 6;
+
+/// The most that is believed (RFC 7323 §2.3).
+const MAX_SCALE: u8 = 14;
+
+/// What the SYN of the other end said, but for its maximum segment size.
+#[derive(Clone, Copy, Debug, Default)]
+struct SynOptions {
+    /// Of its windows. Without it there is none in either direction.
+    scale: Option<u8>,
+    has_sack: bool,
+}
+
 /// How a connection's segments are cut, and what was sent last.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Segments {
-    flow: Flow,
+    pub(super) flow: Flow,
     /// The longest payload that this end takes.
     local_mss: u16,
     /// The longest payload of a segment that is sent.
@@ -37,10 +54,16 @@ pub(super) struct Segments {
     /// What follows the last segment that was sent, and what that acknowledged.
     pub(super) next_seq: u32,
     pub(super) ack: u32,
+    /// What is added to smoltcp's sequence numbers.
+    offset: u32,
+    /// By how many bits smoltcp's windows are more than it writes.
+    ring_scale: u8,
+    theirs: SynOptions,
 }
 
 impl Segments {
-    pub(super) fn new(flow: Flow, mtu: usize) -> Self {
+    /// `offset` makes sequence numbers that nobody outside can guess.
+    pub(super) fn new(flow: Flow, mtu: usize, offset: u32) -> Self {
         let headers = wire::bare_segment_len(&flow);
         let local_mss = u16::try_from(mtu.saturating_sub(headers)).unwrap_or(u16::MAX);
         Self {
@@ -51,6 +74,50 @@ impl Segments {
             now: 0,
             next_seq: 0,
             ack: 0,
+            offset,
+            ring_scale: 0,
+            theirs: SynOptions::default(),
+        }
+    }
+
+    /// smoltcp has a ring of so many bytes to receive. It scales windows as it does.
+    pub(super) fn set_ring(&mut self, len: usize) {
+        let bits = usize::BITS - len.leading_zeros();
+        self.ring_scale = u8::try_from(bits.saturating_sub(16)).unwrap_or(0);
+    }
+
+    /// For a new socket of smoltcp, which has sent a SYN with this number: an answer, after which the next byte
+    /// of either end is what it is, and the window of the other end.
+    pub(super) fn answers(&mut self, seq: u32) -> [Vec<u8>; 2] {
+        let seq = seq.wrapping_add(1);
+        self.offset = self.recovery.next().wrapping_sub(seq);
+        let [high, low] = self.mss.to_be_bytes();
+        // What pads is no operation.
+        let mut options = [2, 4, high, low, 1, 1, 1, 1, 1, 1, 1, 1];
+        if let Some(scale) = self.theirs.scale {
+            options[5..8].copy_from_slice(&[3, 3, scale]);
+        }
+        if self.theirs.has_sack {
+            options[8..10].copy_from_slice(&[4, 2]);
+        }
+        let len = wire::bare_segment_len(&self.flow);
+        let mut answer = vec![0; len + options.len()];
+        let numbers = [self.ack.wrapping_sub(1), seq];
+        wire::write_acknowledgement(&mut answer, &self.flow, numbers, u16::MAX);
+        answer[len - 8] = 8 << 4;
+        answer[len - 7] |= SYN;
+        answer[len..].copy_from_slice(&options);
+        let mut window = vec![0; len];
+        let numbers = [self.ack, seq];
+        wire::write_acknowledgement(&mut window, &self.flow, numbers, self.recovery.window());
+        [answer, window]
+    }
+
+    /// Makes the numbers of a segment that was received smoltcp's.
+    pub(super) fn translate(&self, packet: &mut [u8], start: usize) {
+        if packet[start + 13] & wire::ACK != 0 {
+            let ack = wire::wide(packet, start + 8).wrapping_sub(self.offset);
+            packet[start + 8..start + 12].copy_from_slice(&ack.to_be_bytes());
         }
     }
 
@@ -75,12 +142,23 @@ impl Segments {
 
     /// Looks at a segment that was received, before smoltcp does: the other end's maximum segment size is at
     /// most ours. Whether the first segment that was sent is to be repeated.
-    pub(super) fn received(&mut self, packet: &mut [u8], headers: &Headers) -> bool {
+    pub(super) fn received(&mut self, packet: &mut [u8], headers: &Headers, is_open: bool) -> bool {
         if packet[headers.start + 13] & SYN == 0 {
             return self.recovery.received(self.now, packet, headers, self.mss);
         }
+        if is_open {
+            return false;
+        }
+        let scale = wire::syn_option(packet, headers, 3, 3).map(|at| packet[at]);
+        self.theirs = SynOptions {
+            scale,
+            has_sack: wire::syn_option(packet, headers, 4, 2).is_some(),
+        };
+        // That of a SYN is not scaled.
+        let window = word(packet, headers.start + 14) >> scale.unwrap_or(0).min(MAX_SCALE);
+        self.recovery.set_window(window);
         self.mss = self.local_mss.min(DEFAULT_MSS);
-        if let Some(at) = wire::mss_option(packet, headers) {
+        if let Some(at) = wire::syn_option(packet, headers, 2, 4) {
             let theirs = match word(packet, at) {
                 0 => DEFAULT_MSS,
                 theirs => theirs.max(MIN_MSS),
@@ -107,14 +185,22 @@ impl Segments {
         let payload = segment.len().saturating_sub(header);
         let control = u32::from(flags & SYN != 0) + u32::from(flags & wire::FIN != 0);
         let len = u32::try_from(payload).unwrap_or(0) + control;
-        let seq = wire::wide(segment, 4);
+        let seq = wire::wide(segment, 4).wrapping_add(self.offset);
         self.recovery.sent(self.now, seq, len, flags & SYN != 0);
         self.next_seq = seq.wrapping_add(len);
         self.ack = wire::wide(segment, 8);
-        if flags & SYN != 0
-            && let Some(at) = wire::mss_option(packet, &headers)
-        {
-            packet[at..at + 2].copy_from_slice(&self.local_mss.to_be_bytes());
+        packet[start + 4..start + 8].copy_from_slice(&seq.to_be_bytes());
+        if flags & SYN != 0 {
+            if let Some(at) = wire::syn_option(packet, &headers, 2, 4) {
+                packet[at..at + 2].copy_from_slice(&self.local_mss.to_be_bytes());
+            }
+            if let Some(at) = wire::syn_option(packet, &headers, 3, 3) {
+                packet[at] = SCALE;
+            }
+        } else if self.theirs.scale.is_some() {
+            let window = u32::from(word(packet, start + 14)) << self.ring_scale >> SCALE;
+            let window = u16::try_from(window).unwrap_or(u16::MAX);
+            packet[start + 14..start + 16].copy_from_slice(&window.to_be_bytes());
         }
         if payload > usize::from(self.mss) {
             let kind = match headers.source {

@@ -4,11 +4,14 @@
 //! commands of programs, packets that came out of the tunnel, timers, and the turns of the connections for
 //! which any of these was.
 
+mod awake;
 mod clock;
 mod connection;
 mod core;
 mod device;
 mod echo;
+mod listeners;
+mod program_end;
 mod recovery;
 mod table;
 mod tcp;
@@ -163,13 +166,13 @@ impl Stack {
                     timeout,
                     reply,
                 } => self.tcp.connect(&mut self.core, remote, timeout, reply),
-                Command::Attach { id, fd, end } => self.tcp.attach(&self.core, id, fd, end),
+                Command::Attach { id, fd, end } => self.tcp.attach(&mut self.core, id, fd, end),
                 Command::Ping { to, timeout, reply } => {
                     self.pings.send(&mut self.core, to, timeout, reply);
                 }
-                Command::Abort(id) => self.tcp.abort(id),
+                Command::Abort(id) => self.tcp.abort(&mut self.core, id),
                 Command::Listen { port, reply } => self.tcp.listen(&mut self.core, port, reply),
-                Command::Unlisten(port) => self.tcp.unlisten(port),
+                Command::Unlisten(port) => self.tcp.unlisten(&mut self.core, port),
                 Command::Bind {
                     port,
                     fd,

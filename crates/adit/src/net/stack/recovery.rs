@@ -63,6 +63,25 @@ fn is_before(one: u32, other: u32) -> bool {
 }
 
 impl Recovery {
+    /// The time that a segment and its acknowledgement take.
+    pub(super) fn round_trip(&self) -> Micros {
+        self.round_trip.unwrap_or(INITIAL_RTT)
+    }
+
+    /// The window of the other end, as it writes it.
+    pub(super) fn window(&self) -> u16 {
+        self.window
+    }
+
+    pub(super) fn set_window(&mut self, window: u16) {
+        self.window = window;
+    }
+
+    /// What follows the last byte that was sent.
+    pub(super) fn next(&self) -> u32 {
+        self.next
+    }
+
     /// A segment was sent that takes up so many sequence numbers.
     pub(super) fn sent(&mut self, now: Micros, seq: u32, len: u32, is_syn: bool) {
         let end = seq.wrapping_add(len);

@@ -10,33 +10,30 @@ use std::time::Duration;
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 
-use super::clock::{Micros, SECOND};
+use super::clock::{MILLISECOND, Micros, SECOND};
 use super::connection::{Ending, Next, Stage, TcpConnection};
 use super::core::Core;
+use super::listeners::{Listeners, refuse, send_bare};
+use super::program_end::ProgramEnd;
 use super::table::Table;
 use super::time_wait::{LastSegment, TimeWait};
 use super::timers::Timers;
 use crate::net::budget::Budget;
 use crate::net::error::NetError;
 use crate::net::shared::{Backlog, ConnectionId, EndReason, OpenConnection, Reply, count};
-use crate::net::wire::{self, ACK, Complaint, FIN, Flow, Headers, RST, SYN};
+use crate::net::wire::{ACK, Complaint, Flow, Headers, RST, SYN};
 
-/// Connections of a listener that are not accepted yet.
-const BACKLOG: usize = 1024;
 /// How long the other end may take to complete a connection that it began.
 const HALF_OPEN: Micros = 30 * SECOND;
+/// When a connection asks again for rings that it did not get.
+const LATER: Micros = 20 * MILLISECOND;
 /// Connections that have their turn before the queues are looked at again.
 const TURNS: usize = 64;
-
-struct Listener {
-    backlog: Arc<Backlog>,
-    half_open: usize,
-}
 
 pub(super) struct Tcp {
     table: Table,
     by_flow: HashMap<Flow, usize>,
-    listeners: HashMap<u16, Listener>,
+    listeners: Listeners,
     closed: TimeWait,
     timers: Timers,
     ready: VecDeque<usize>,
@@ -48,7 +45,7 @@ impl Tcp {
         Self {
             table: Table::default(),
             by_flow: HashMap::new(),
-            listeners: HashMap::new(),
+            listeners: Listeners::default(),
             closed: TimeWait::default(),
             timers: Timers::default(),
             ready: VecDeque::new(),
@@ -93,11 +90,11 @@ impl Tcp {
             return;
         };
         let timeout = Micros::try_from(timeout.as_micros()).unwrap_or(Micros::MAX / 2);
-        let Some(connection) = self.at(index) else {
+        let Some(connection) = self.table.at(index) else {
             return;
         };
         connection.deadline = Some(core.now.saturating_add(timeout));
-        if connection.connect() {
+        if connection.connect(core) {
             self.make_ready(index);
         } else {
             self.fail(core, index, NetError::Unreachable(remote));
@@ -106,7 +103,7 @@ impl Tcp {
 
     pub(super) fn attach(
         &mut self,
-        core: &Core,
+        core: &mut Core,
         id: ConnectionId,
         fd: OwnedFd,
         end: Arc<EndReason>,
@@ -119,52 +116,42 @@ impl Tcp {
         let flags = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
         let watched = epoll::add(&core.epoll, &fd, EventData::new_u64(id.0), flags);
         if let Some(connection) = self.at(index) {
-            connection.attach(fd, end);
-            if watched.is_err() {
-                connection.abort(Ending::Reset);
+            connection.program = ProgramEnd::new(fd, end);
+        }
+        match watched {
+            Ok(()) => self.make_ready(index),
+            Err(_) => self.reset(core, index),
+        }
+    }
+
+    pub(super) fn abort(&mut self, core: &mut Core, id: ConnectionId) {
+        if let Some(index) = self.table.find(id) {
+            self.reset(core, index);
+        }
+    }
+
+    /// Ends a connection with a RST.
+    fn reset(&mut self, core: &mut Core, index: usize) {
+        if let Some(connection) = self.table.at(index) {
+            // One that rests has nothing to say but that.
+            if connection.is_resting() {
+                connection.wake(core, self.budget.reserve_last());
             }
+            connection.abort(Ending::Reset);
         }
         self.make_ready(index);
     }
 
-    pub(super) fn abort(&mut self, id: ConnectionId) {
-        if let Some(index) = self.table.find(id) {
-            if let Some(connection) = self.at(index) {
-                connection.abort(Ending::Reset);
-            }
-            self.make_ready(index);
-        }
-    }
-
     pub(super) fn listen(&mut self, core: &mut Core, port: u16, reply: Reply<Arc<Backlog>>) {
-        let asked = port;
-        let port = match port {
-            0 => core.free_port(|port| self.listeners.contains_key(&port)),
-            port => Some(port).filter(|port| !self.listeners.contains_key(port)),
-        };
-        let Some(port) = port else {
-            return reply(Err(NetError::PortTaken(asked)));
-        };
-        match Backlog::new(port) {
-            Err(error) => reply(Err(NetError::Host(error))),
-            Ok(backlog) => {
-                let backlog = Arc::new(backlog);
-                let listener = Listener {
-                    backlog: Arc::clone(&backlog),
-                    half_open: 0,
-                };
-                self.listeners.insert(port, listener);
-                reply(Ok(backlog));
-            }
-        }
+        reply(self.listeners.add(core, port));
     }
 
-    pub(super) fn unlisten(&mut self, port: u16) {
-        let Some(listener) = self.listeners.remove(&port) else {
+    pub(super) fn unlisten(&mut self, core: &mut Core, port: u16) {
+        let Some(backlog) = self.listeners.remove(port) else {
             return;
         };
-        while let Ok(Some(opened)) = listener.backlog.pop() {
-            self.abort(opened.id);
+        while let Ok(Some(opened)) = backlog.pop() {
+            self.abort(core, opened.id);
         }
         for index in self.table.places() {
             let is_its = |connection: &mut TcpConnection| {
@@ -173,8 +160,7 @@ impl Tcp {
             if let Some(connection) = self.at(index)
                 && is_its(connection)
             {
-                connection.abort(Ending::Reset);
-                self.make_ready(index);
+                self.reset(core, index);
             }
         }
     }
@@ -189,7 +175,7 @@ impl Tcp {
         let any = |of| flags.intersects(of);
         let broken = EventFlags::HUP | EventFlags::ERR;
         if let Some(connection) = self.at(index) {
-            connection.fd_event(
+            connection.program.event(
                 any(EventFlags::IN | EventFlags::RDHUP | broken),
                 any(EventFlags::OUT | broken),
                 any(EventFlags::HUP),
@@ -228,15 +214,15 @@ impl Tcp {
 
     /// Makes a connection for a SYN. False if it is to be refused.
     fn accept(&mut self, core: &mut Core, flow: Flow) -> bool {
-        let Some(listener) = self.listeners.get_mut(&flow.local.port()) else {
-            return false;
-        };
-        if listener.half_open + listener.backlog.len() >= BACKLOG {
-            // It comes again.
-            count(&core.shared.counters.backlog_full);
-            return true;
+        match self.listeners.begin(flow.local.port()) {
+            None => return false,
+            Some(true) => {}
+            Some(false) => {
+                // It comes again.
+                count(&core.shared.counters.backlog_full);
+                return true;
+            }
         }
-        listener.half_open += 1;
         let Some(index) = self.add(core, flow, Stage::Accepting) else {
             return false;
         };
@@ -248,16 +234,38 @@ impl Tcp {
     }
 
     fn hand_over(&mut self, core: &mut Core, index: usize, packet: &mut [u8], headers: &Headers) {
+        if !self.wake(core, index) {
+            // It comes again.
+            return count(&core.shared.counters.no_memory);
+        }
         let Some(connection) = self.at(index) else {
             return;
         };
-        let (now, egress) = (core.now, &mut core.egress);
-        let received = AssertUnwindSafe(|| connection.receive(now, packet, headers, egress));
+        let received = AssertUnwindSafe(|| connection.receive(core, packet, headers));
         if catch_unwind(received).is_err() {
             return self.failed(core, index);
         }
         self.opened(index);
         self.make_ready(index);
+    }
+
+    /// Gives a connection that rests rings again. False if none are left.
+    fn wake(&mut self, core: &mut Core, index: usize) -> bool {
+        let Some(connection) = self.table.at(index) else {
+            return false;
+        };
+        if !connection.is_resting() {
+            return true;
+        }
+        let Some(rings) = self.budget.reserve() else {
+            return false;
+        };
+        let woken = catch_unwind(AssertUnwindSafe(|| connection.wake(core, rings)));
+        if !matches!(woken, Ok(true)) {
+            self.failed(core, index);
+        }
+        self.show(core);
+        true
     }
 
     /// An ICMP error is about a connection.
@@ -303,8 +311,20 @@ impl Tcp {
                 continue;
             };
             connection.is_ready = false;
-            let (now, egress) = (core.now, &mut core.egress);
-            let Ok(next) = catch_unwind(AssertUnwindSafe(|| connection.advance(now, egress)))
+            if connection.is_resting() {
+                if !connection.wants_rings(core.now) {
+                    continue;
+                }
+                if !self.wake(core, index) {
+                    self.set_timer(index, core.now + LATER);
+                    continue;
+                }
+            }
+            let is_tight = self.budget.is_tight();
+            let Some(connection) = self.at(index) else {
+                continue;
+            };
+            let Ok(next) = catch_unwind(AssertUnwindSafe(|| connection.advance(core, is_tight)))
             else {
                 self.failed(core, index);
                 continue;
@@ -312,6 +332,7 @@ impl Tcp {
             self.opened(index);
             match next {
                 Next::Wait(None) => {}
+                Next::Rest => self.rest(core, index),
                 Next::Wait(Some(at)) => self.set_timer(index, at),
                 Next::Again | Next::NoRoom => self.make_ready(index),
                 Next::Remove(ending) => self.remove(core, index, ending),
@@ -319,16 +340,22 @@ impl Tcp {
         }
     }
 
+    /// A connection carries nothing: others may have its rings.
+    fn rest(&mut self, core: &mut Core, index: usize) {
+        if let Some(rings) = self.table.at(index).and_then(TcpConnection::rest) {
+            self.budget.release(rings);
+            self.show(core);
+        }
+    }
+
     /// The stack ends: so does every stream.
     pub(super) fn end(&mut self) {
         for index in self.table.places() {
             if let Some(connection) = self.at(index) {
-                connection.net_ended();
+                connection.program.net_ended();
             }
         }
-        for listener in self.listeners.values() {
-            listener.backlog.end();
-        }
+        self.listeners.end();
     }
 
     // The table.
@@ -339,13 +366,13 @@ impl Tcp {
 
     /// A new connection, closed, if the budget has enough for it; otherwise it is told.
     fn add(&mut self, core: &mut Core, flow: Flow, stage: Stage) -> Option<usize> {
-        let Some(rings) = self.budget.reserve() else {
+        let Some(rings) = self.budget.admit() else {
             count(&core.shared.counters.no_memory);
             self.tell(flow, stage, NetError::NoMemory);
             return None;
         };
-        let seed = core.draw();
-        let connection = TcpConnection::new(flow, core.mtu, rings, seed, stage, &mut core.egress);
+        let offset = u32::try_from(core.draw() >> 32).unwrap_or(0);
+        let connection = TcpConnection::new(flow, core.mtu, rings, offset, stage);
         let index = self.table.add(connection);
         self.by_flow.insert(flow, index);
         self.show(core);
@@ -394,12 +421,7 @@ impl Tcp {
         let opened = OpenConnection { id, local, remote };
         match std::mem::replace(&mut connection.stage, Stage::Open) {
             Stage::Connecting(reply) => reply(Ok(opened)),
-            Stage::Accepting => {
-                if let Some(listener) = self.listeners.get_mut(&local.port()) {
-                    listener.half_open = listener.half_open.saturating_sub(1);
-                    listener.backlog.push(opened);
-                }
-            }
+            Stage::Accepting => self.listeners.complete(local.port(), Some(opened)),
             Stage::Open => {}
         }
     }
@@ -408,11 +430,7 @@ impl Tcp {
     fn tell(&mut self, flow: Flow, stage: Stage, error: NetError) {
         match stage {
             Stage::Connecting(reply) => reply(Err(error)),
-            Stage::Accepting => {
-                if let Some(listener) = self.listeners.get_mut(&flow.local.port()) {
-                    listener.half_open = listener.half_open.saturating_sub(1);
-                }
-            }
+            Stage::Accepting => self.listeners.complete(flow.local.port(), None),
             Stage::Open => {}
         }
     }
@@ -459,35 +477,17 @@ impl Tcp {
         let Some(mut connection) = self.table.remove(index) else {
             return;
         };
-        if let Some(fd) = connection.fd() {
+        if let Some(fd) = connection.program.fd() {
             let _ = epoll::delete(&core.epoll, fd);
         }
         connection.finish(ending);
-        self.budget.release(connection.reserved);
+        if let Some(rings) = connection.rest() {
+            self.budget.release(rings);
+        }
+        self.budget.forget();
         self.by_flow.remove(&connection.flow);
         let stage = std::mem::replace(&mut connection.stage, Stage::Open);
         self.tell(connection.flow, stage, error);
         self.show(core);
     }
-}
-
-/// Answers a segment of no connection with RST (RFC 9293 §3.10.7.1).
-fn refuse(core: &mut Core, flow: &Flow, packet: &[u8], headers: &Headers) {
-    let segment = &packet[headers.start..headers.end];
-    let flags = segment[13];
-    if flags & ACK != 0 {
-        return send_bare(core, flow, RST, wire::wide(segment, 8), 0);
-    }
-    let header = usize::from(segment[12] >> 4) * 4;
-    let payload = u32::try_from(segment.len() - header).unwrap_or(0);
-    let len = payload + u32::from(flags & SYN != 0) + u32::from(flags & FIN != 0);
-    let ack = wire::wide(segment, 4).wrapping_add(len);
-    send_bare(core, flow, RST | ACK, 0, ack);
-}
-
-fn send_bare(core: &mut Core, flow: &Flow, flags: u8, seq: u32, ack: u32) {
-    core.egress.send(wire::bare_segment_len(flow), |packet| {
-        wire::write_bare_segment(packet, flow, flags, seq, ack);
-        ((), None)
-    });
 }
