@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use super::dns::Resolver;
+use super::dns::{Inside, Resolver};
 use super::error::NetError;
 use super::shared::Shared;
 use super::stack::{Settings, Stack};
@@ -125,7 +125,12 @@ impl NetBuilder {
             .name("adit-net".into())
             .spawn(run);
         let thread = thread.map_err(NetError::Host)?;
-        let resolver = Resolver::new(Arc::clone(&shared), self.dns, self.addresses.clone(), mtu);
+        let inside = Inside {
+            shared: Arc::clone(&shared),
+            addresses: self.addresses.clone(),
+            mtu,
+        };
+        let resolver = Resolver::new(inside, self.dns, &self.addresses);
         Ok(Net::of(Ends {
             tunnel,
             shared,

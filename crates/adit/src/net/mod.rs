@@ -28,7 +28,8 @@ mod budget;
 mod builder;
 mod connection;
 mod datagram;
-mod dns;
+#[doc(hidden)]
+pub mod dns;
 mod error;
 mod link;
 mod listener;
@@ -53,7 +54,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use self::dns::Resolver;
+use self::dns::{Inside, Resolver};
 use self::shared::{Command, Shared};
 use self::target::Place;
 use crate::tunnel::Tunnel;
@@ -80,7 +81,7 @@ pub struct Net {
 struct Ends {
     tunnel: Tunnel,
     shared: Arc<Shared>,
-    resolver: Resolver,
+    resolver: Resolver<Inside>,
     addresses: Vec<IpAddr>,
     mtu: usize,
     thread: JoinHandle<()>,

@@ -1,53 +1,86 @@
-//! Names, looked up inside the tunnel.
+//! Names, looked up inside the tunnel: by any stack, which has a [`DnsTransport`].
 
 mod cache;
+mod inside;
 mod message;
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use self::cache::Cache;
 use self::message::{Answer, NAME_ERROR, RecordKind};
-use super::connection::Connection;
 use super::error::NetError;
-use super::shared::Shared;
-use super::udp::UdpSocket;
+
+pub(super) use self::inside::Inside;
 
 /// How long a server may take before the next one is asked.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// The longest answer over UDP.
-const MAX_ANSWER: usize = 4096;
+pub const MAX_ANSWER: usize = 4096;
+
+/// How messages get to DNS servers and back.
+pub trait DnsTransport {
+    /// Sends datagrams to a server, and calls `came` with each that comes from there, until that returns true
+    /// or the time has passed.
+    ///
+    /// # Errors
+    ///
+    /// [`NetError::Refused`] if ICMP says that nothing is there, and what makes asking on futile.
+    fn by_udp(
+        &self,
+        server: SocketAddr,
+        questions: &[Vec<u8>],
+        until: Instant,
+        came: &mut dyn FnMut(&[u8]) -> bool,
+    ) -> Result<(), NetError>;
+
+    /// Sends a message by TCP, as [`exchange`] does, and receives one; `None` if none comes.
+    ///
+    /// # Errors
+    ///
+    /// What makes asking on futile.
+    fn by_tcp(
+        &self,
+        server: SocketAddr,
+        question: &[u8],
+        until: Instant,
+    ) -> Result<Option<Vec<u8>>, NetError>;
+}
 
 /// Looks names up at DNS servers inside the tunnel.
-pub(super) struct Resolver {
-    shared: Arc<Shared>,
+pub struct Resolver<T> {
+    transport: T,
     servers: Vec<SocketAddr>,
-    addresses: Vec<IpAddr>,
-    mtu: usize,
+    /// What to ask for: what this end has addresses of.
+    kinds: Vec<RecordKind>,
     cache: Mutex<Cache>,
 }
 
-impl Resolver {
-    pub(super) fn new(
-        shared: Arc<Shared>,
-        servers: Vec<SocketAddr>,
-        addresses: Vec<IpAddr>,
-        mtu: usize,
-    ) -> Self {
+impl<T: DnsTransport> Resolver<T> {
+    /// Of an end with these addresses.
+    pub fn new(transport: T, servers: Vec<SocketAddr>, addresses: &[IpAddr]) -> Self {
+        // IPv6 first, where both ends have it.
+        let has = |v4: bool| addresses.iter().any(|own| own.is_ipv4() == v4);
+        let kinds = [(false, RecordKind::Aaaa), (true, RecordKind::A)].into_iter();
         Self {
-            shared,
+            transport,
             servers,
-            addresses,
-            mtu,
+            kinds: kinds
+                .filter(|(v4, _)| has(*v4))
+                .map(|(_, kind)| kind)
+                .collect(),
             cache: Mutex::default(),
         }
     }
 
     /// The addresses of a name, of the families that this end has, until a time at the latest.
-    pub(super) fn look_up(&self, name: &str, until: Instant) -> Result<Vec<IpAddr>, NetError> {
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Net::look_up`](super::Net::look_up).
+    pub fn look_up(&self, name: &str, until: Instant) -> Result<Vec<IpAddr>, NetError> {
         if !message::is_name(name) {
             return Err(NetError::UnknownName(name.to_owned()));
         }
@@ -68,20 +101,13 @@ impl Resolver {
     fn ask(&self, name: &str, until: Instant) -> Result<(Vec<IpAddr>, u32), NetError> {
         let timed_out =
             || NetError::TimedOut(format!("no DNS server inside the tunnel (for {name})"));
-        // IPv6 first, where both ends have it.
-        let has = |v4: bool| self.addresses.iter().any(|own| own.is_ipv4() == v4);
-        let kinds = [(false, RecordKind::Aaaa), (true, RecordKind::A)];
-        let kinds: Vec<RecordKind> = kinds
-            .into_iter()
-            .filter_map(|(v4, kind)| has(v4).then_some(kind))
-            .collect();
         for server in self.servers.iter().cycle() {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return Err(timed_out());
             }
             let round = Instant::now() + left.min(PATIENCE);
-            let answers = match self.ask_one(*server, name, &kinds, round) {
+            let answers = match self.ask_one(*server, name, round) {
                 Ok(answers) => answers,
                 // The next one may know, after a rest.
                 Err(NetError::Refused(_)) => {
@@ -113,7 +139,6 @@ impl Resolver {
         &self,
         server: SocketAddr,
         name: &str,
-        kinds: &[RecordKind],
         until: Instant,
     ) -> Result<Vec<Option<Answer>>, NetError> {
         let mut random = [0; 4];
@@ -123,87 +148,65 @@ impl Resolver {
             .0
             .iter()
             .map(|id| u16::from_be_bytes(*id));
-        let questions: Vec<Vec<u8>> = kinds
+        let questions: Vec<Vec<u8>> = self
+            .kinds
             .iter()
             .zip(ids)
             .map(|(kind, id)| message::question(id, name, *kind))
             .collect();
-        let socket = UdpSocket::bind(&self.shared, &self.addresses, self.mtu, 0)?;
-        socket.tell_unreachable(true);
-        for question in &questions {
-            socket.send_to(question, server).map_err(NetError::Host)?;
-        }
         let mut answers: Vec<Option<Answer>> = vec![None; questions.len()];
-        let mut buffer = [0; MAX_ANSWER];
-        while answers.iter().any(Option::is_none) {
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                break;
-            }
-            socket
-                .set_read_timeout(Some(left))
-                .map_err(NetError::Host)?;
-            let (len, from) = match socket.recv_from(&mut buffer) {
-                Ok(received) => received,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-                    return Err(NetError::Refused(server));
-                }
-                Err(_) => return Err(NetError::Ended),
-            };
+        let mut came = |message: &[u8]| {
             for (question, answer) in questions.iter().zip(&mut answers) {
-                if from == server
-                    && let Some(came) = message::answer(question, &buffer[..len])
-                {
+                if let Some(came) = message::answer(question, message) {
                     *answer = Some(came);
                 }
             }
-        }
+            answers.iter().all(Option::is_some)
+        };
+        self.transport
+            .by_udp(server, &questions, until, &mut came)?;
         for (question, answer) in questions.iter().zip(&mut answers) {
             if answer.as_ref().is_some_and(|it| it.is_truncated) {
-                *answer = self.ask_by_tcp(server, question, until)?;
+                let came = self.transport.by_tcp(server, question, until)?;
+                *answer = came.and_then(|came| message::answer(question, &came));
             }
         }
         Ok(answers)
     }
+}
 
-    /// Asks for what did not fit a datagram (RFC 7766).
-    fn ask_by_tcp(
-        &self,
-        server: SocketAddr,
-        question: &[u8],
-        until: Instant,
-    ) -> Result<Option<Answer>, NetError> {
-        let left = || {
-            until
-                .saturating_duration_since(Instant::now())
-                .max(Duration::from_millis(1))
-        };
-        let mut stream = match Connection::open(&self.shared, server, left()) {
-            Ok(connection) => connection.into_stream()?,
-            Err(error @ (NetError::Ended | NetError::NoMemory)) => return Err(error),
-            Err(_) => return Ok(None),
-        };
-        let mut exchange = || -> io::Result<Vec<u8>> {
-            let len = u16::try_from(question.len()).unwrap_or(0);
-            stream.write_all(&[&len.to_be_bytes()[..], question].concat())?;
-            let mut len = [0; 2];
-            stream.set_read_timeout(Some(left()))?;
-            stream.read_exact(&mut len)?;
-            let mut answer = vec![0; usize::from(u16::from_be_bytes(len))];
-            let mut read = 0;
-            while read < answer.len() && Instant::now() < until {
-                stream.set_read_timeout(Some(left()))?;
-                match stream.read(&mut answer[read..])? {
-                    0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-                    len => read += len,
-                }
-            }
-            Ok(answer)
-        };
-        let came = exchange().ok();
-        Ok(came.and_then(|came| message::answer(question, &came)))
+/// Asks over a stream for what did not fit a datagram (RFC 7766).
+///
+/// # Errors
+///
+/// Those of the stream, also after this time.
+pub fn exchange<S: Read + Write>(
+    stream: &mut S,
+    question: &[u8],
+    until: Instant,
+    set_read_timeout: impl Fn(&S, Option<Duration>) -> io::Result<()>,
+) -> io::Result<Vec<u8>> {
+    let len = u16::try_from(question.len()).unwrap_or(0);
+    stream.write_all(&[&len.to_be_bytes()[..], question].concat())?;
+    let mut len = [0; 2];
+    set_read_timeout(stream, Some(left(until)))?;
+    stream.read_exact(&mut len)?;
+    let mut answer = vec![0; usize::from(u16::from_be_bytes(len))];
+    let mut read = 0;
+    while read < answer.len() && Instant::now() < until {
+        set_read_timeout(stream, Some(left(until)))?;
+        match stream.read(&mut answer[read..])? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            len => read += len,
+        }
     }
+    Ok(answer)
+}
+
+/// How long until then; never zero, which would be for ever.
+pub fn left(until: Instant) -> Duration {
+    let left = until.saturating_duration_since(Instant::now());
+    left.max(Duration::from_millis(1))
 }
 
 /// Reads an answer to a fixed question, for fuzzers.
