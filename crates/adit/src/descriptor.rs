@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use adit_io::Offloads;
-use adit_io::tun::{PlainTun, Tun};
+use adit_io::tun::{PlainTun, Tun, VethQueue};
 
 use crate::builder::Builder;
 use crate::error::Error;
@@ -46,6 +46,14 @@ impl Builder {
                 (Arc::new(tun) as Source, offloads)
             }),
         };
+        self.source(source.map_err(Error::Descriptor))
+    }
+
+    /// Takes packets from a packet socket that has what arrives at one of two joined interfaces (veth), and
+    /// delivers them to the other one. It is the tunnel's from now on.
+    #[doc(hidden)]
+    pub fn veth_fd(self, fd: OwnedFd) -> Self {
+        let source = VethQueue::new(fd).map(|queue| (Arc::new(queue) as Source, Offloads::ALL));
         self.source(source.map_err(Error::Descriptor))
     }
 }

@@ -10,6 +10,7 @@ mod handed_over;
 mod plain;
 mod probes;
 mod schedule;
+mod veth;
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -32,6 +33,7 @@ use fair_queues::FairQueues;
 pub use handed_over::TunState;
 pub use plain::PlainTun;
 use probes::{loses_merged_datagrams, probe_frame, probe_tunnel};
+pub use veth::VethQueue;
 
 #[cfg(test)]
 mod order_tests;

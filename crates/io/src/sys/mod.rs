@@ -5,6 +5,7 @@ pub(crate) mod bpf;
 pub(crate) mod error_queue;
 pub(crate) mod mmsg;
 pub(crate) mod os;
+pub(crate) mod packet;
 pub(crate) mod rights;
 #[cfg(test)]
 mod sandbox_tests;

@@ -381,7 +381,7 @@ pub fn thread_time(thread: Pid) -> io::Result<Duration> {
     Ok(Duration::new(seconds, nanoseconds))
 }
 
-fn check(result: libc::c_int) -> io::Result<libc::c_int> {
+pub(crate) fn check(result: libc::c_int) -> io::Result<libc::c_int> {
     if result < 0 {
         return Err(io::Error::last_os_error());
     }
