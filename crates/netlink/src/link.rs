@@ -53,6 +53,10 @@ pub struct LinkChange<'a> {
     pub gso_max_size: Option<u32>,
     /// Without an IPv6 link-local address that the kernel gives it.
     pub no_link_local: bool,
+    /// Its Ethernet address.
+    pub address: Option<[u8; 6]>,
+    /// Without ARP and neighbour discovery.
+    pub no_arp: bool,
     /// The namespace to move it to.
     pub netns: Option<&'a Netns>,
 }
@@ -153,7 +157,14 @@ impl Netlink {
                 LinkFlags::empty()
             };
         }
+        if change.no_arp {
+            message.header.change_mask |= LinkFlags::Noarp;
+            message.header.flags |= LinkFlags::Noarp;
+        }
         let attributes = [
+            change
+                .address
+                .map(|address| LinkAttribute::Address(address.to_vec())),
             change
                 .name
                 .map(|name| LinkAttribute::IfName(name.to_owned())),
@@ -189,6 +200,8 @@ impl LinkChange<'_> {
             self.mtu.map(|mtu| format!("MTU {mtu}")),
             self.txqueuelen.map(|len| format!("txqueuelen {len}")),
             self.gso_max_size.map(|size| format!("gso_max_size {size}")),
+            self.address.map(|_| String::from("its address")),
+            self.no_arp.then(|| String::from("no ARP")),
             self.no_link_local
                 .then(|| String::from("no link-local address")),
             self.netns.map(|_| String::from("network namespace")),

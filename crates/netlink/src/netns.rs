@@ -201,6 +201,17 @@ fn on_a_thread<T: Send>(work: impl FnOnce() -> io::Result<T> + Send) -> io::Resu
 ///
 /// The kernel does not allow it, or the process has several threads. The message says what to do.
 pub fn become_root_in_user_namespace() -> io::Result<()> {
+    enter_user_namespace()??;
+    Ok(())
+}
+
+/// Moves the process as [`become_root_in_user_namespace`] does. The inner result is an error where the process
+/// has all rights in the namespaces, but is nobody there, as root without CAP_SETFCAP is.
+///
+/// # Errors
+///
+/// Those of [`become_root_in_user_namespace`].
+pub fn enter_user_namespace() -> io::Result<io::Result<()>> {
     let uid = rustix::process::getuid().as_raw();
     let gid = rustix::process::getgid().as_raw();
     unshare(UnshareFlags::NEWUSER | UnshareFlags::NEWNET).map_err(|error| {
@@ -209,9 +220,10 @@ pub fn become_root_in_user_namespace() -> io::Result<()> {
         io::Error::new(error.kind(), format!("{advice}: {error}"))
     })?;
     // user_namespaces(7): groups can be mapped without privilege only after setgroups was given up.
-    std::fs::write("/proc/self/setgroups", "deny")?;
-    std::fs::write("/proc/self/uid_map", format!("0 {uid} 1"))?;
-    std::fs::write("/proc/self/gid_map", format!("0 {gid} 1"))
+    let mapped = std::fs::write("/proc/self/setgroups", "deny")
+        .and_then(|()| std::fs::write("/proc/self/uid_map", format!("0 {uid} 1")))
+        .and_then(|()| std::fs::write("/proc/self/gid_map", format!("0 {gid} 1")));
+    Ok(mapped)
 }
 
 /// Gives the calling thread mounts of its own, a copy of those that it has. Changes may still
