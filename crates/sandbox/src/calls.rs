@@ -195,6 +195,15 @@ const HELPER: &[Call] = calls![
     SYS_unlinkat,
 ];
 
+/// Makes sockets for another process, whose requests and replies are messages of a UNIX socket.
+const NAMESPACE: &[Call] = calls![
+    SYS_exit_group,
+    SYS_recvfrom,
+    SYS_restart_syscall,
+    SYS_sendmsg,
+    SYS_socket: Internet,
+];
+
 /// To give a file to this group; the helper has it where there is one.
 pub(crate) fn to_group(group: u32) -> Call {
     Call {
@@ -413,6 +422,7 @@ pub fn of(role: Role) -> Vec<Call> {
             CONTROL,
             SOCKETS,
         ],
+        Role::Namespace => &[NAMESPACE, EVERY_THREAD],
     };
     let mut calls = lists.concat();
     calls.sort_by_key(|call| call.number);

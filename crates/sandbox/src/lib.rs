@@ -8,9 +8,9 @@
 //! 3. The main thread starts threads for those that are confined ([`start`], [`Starter`]). All else
 //!    that takes more than their lists, another process does.
 //!
-//! Two processes have less: one that looks names up ([`begin_names`]), and one that has the files,
-//! makes the sockets and does what takes a capability ([`begin_helper`]). A proxy ([`begin_proxy`]) has no
-//! such processes, and makes sockets itself.
+//! Three processes have less: one that looks names up ([`begin_names`]), one that has the files,
+//! makes the sockets and does what takes a capability ([`begin_helper`]), and one that makes sockets in
+//! its network namespace ([`begin_namespace`]). A proxy ([`begin_proxy`]) makes sockets itself.
 
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
@@ -306,6 +306,44 @@ pub fn begin_helper_with(folders: &SandboxFolders, otherwise: Otherwise) -> io::
     parts.system_calls = install(&filters_with(Role::Helper, otherwise, &more)?).is_ok();
     let filters = HashMap::new();
     let _ = SANDBOX.set(Sandbox { parts, filters });
+    Ok(())
+}
+
+/// Limits the process, which must have one thread only, for good, to making sockets in its network
+/// namespace for another one: it has no capability and no file.
+///
+/// What the kernel does not have is left out.
+///
+/// # Errors
+///
+/// no_new_privs is unknown to the kernel (before Linux 3.5).
+pub fn begin_namespace() -> io::Result<()> {
+    begin_namespace_with(Otherwise::HERE)
+}
+
+/// [`begin_namespace`], and what a call does that the process may not make.
+///
+/// # Errors
+///
+/// Those of [`begin_namespace`].
+pub fn begin_namespace_with(otherwise: Otherwise) -> io::Result<()> {
+    set_no_new_privs(true)?;
+    let mut parts = Parts {
+        no_dumps: forbid_dumps(),
+        files: files::limit().unwrap_or(false),
+        capabilities: keep(CapabilitySet::empty()).is_ok(),
+        ..Parts::default()
+    };
+    // A hash table takes random numbers, which are not in the list.
+    let none = HashMap::new();
+    let filters = filters_of(Role::Namespace, otherwise)?;
+    parts.system_calls = install(&[intruders()?])
+        .and_then(|()| install(&filters))
+        .is_ok();
+    let _ = SANDBOX.set(Sandbox {
+        parts,
+        filters: none,
+    });
     Ok(())
 }
 

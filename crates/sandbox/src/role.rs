@@ -19,11 +19,13 @@ pub enum Role {
     Proxy,
     /// Starts these threads, removes the sockets of the process, and ends it.
     ProxyMain,
+    /// Makes sockets in the network namespace of the process, for another one.
+    Namespace,
 }
 
 impl Role {
     /// All.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Packets,
         Self::Control,
         Self::Sockets,
@@ -32,5 +34,6 @@ impl Role {
         Self::Helper,
         Self::Proxy,
         Self::ProxyMain,
+        Self::Namespace,
     ];
 }

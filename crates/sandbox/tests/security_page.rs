@@ -34,6 +34,7 @@ fn security_md_lists_the_system_calls_of_each_role() {
         ("sockets", Role::Sockets),
         ("resolver", Role::Resolver),
         ("helper", Role::Helper),
+        ("namespace", Role::Namespace),
     ] {
         let mut documented: BTreeSet<String> = every.union(&names(label)).cloned().collect();
         let has_older = matches!(role, Role::Resolver | Role::Helper);
