@@ -1,0 +1,96 @@
+//! What the thread of a stack is asked for.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::mpsc::channel;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use adit::net::NetError;
+use rustix::event::{EventfdFlags, eventfd};
+
+use super::sockets::SocketKind;
+use crate::stack::{Opened, Then};
+
+/// Something to do.
+pub(super) enum Task {
+    /// Get a socket of the namespace.
+    Socket {
+        kind: SocketKind,
+        then: Then<OwnedFd>,
+    },
+    /// Connect, until a time at the latest.
+    Connect {
+        remote: SocketAddr,
+        until: Instant,
+        then: Then<Box<dyn Opened>>,
+    },
+    /// Carry what each of two sockets receives to the other one.
+    Join { inner: OwnedFd, client: OwnedFd },
+}
+
+/// Tasks that wait for the thread.
+pub(super) struct Tasks {
+    /// `None` once the thread has ended: it takes no more.
+    waiting: Mutex<Option<VecDeque<Task>>>,
+    wake: OwnedFd,
+}
+
+impl Tasks {
+    pub(super) fn new() -> io::Result<Self> {
+        Ok(Self {
+            waiting: Mutex::new(Some(VecDeque::new())),
+            wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<VecDeque<Task>>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn add(&self, task: Task) -> Result<(), NetError> {
+        match &mut *self.lock() {
+            Some(waiting) => waiting.push_back(task),
+            None => return Err(NetError::Ended),
+        }
+        // It fails only while the counter is full, and then the descriptor is readable.
+        let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+        Ok(())
+    }
+
+    /// A socket of the namespace. It waits for the thread, and so must not be called there.
+    pub(super) fn socket(&self, kind: SocketKind) -> Result<OwnedFd, NetError> {
+        let (sender, receiver) = channel();
+        let then = Box::new(move |made| {
+            let _ = sender.send(made);
+        });
+        self.add(Task::Socket { kind, then })?;
+        receiver.recv().unwrap_or(Err(NetError::Ended))
+    }
+
+    /// All that wait; `None` after the end.
+    pub(super) fn take(&self) -> Option<VecDeque<Task>> {
+        self.lock().as_mut().map(std::mem::take)
+    }
+
+    /// Takes no more, and drops those that wait.
+    pub(super) fn end(&self) {
+        let left = self.lock().take();
+        // What is dropped with them may add more.
+        drop(left);
+        let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+    }
+
+    pub(super) fn have_ended(&self) -> bool {
+        self.lock().is_none()
+    }
+}
+
+impl AsFd for Tasks {
+    /// To be watched for edges: it is never read.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.wake.as_fd()
+    }
+}
