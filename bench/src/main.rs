@@ -76,6 +76,9 @@ enum Command {
     EmbedDevice(embed::DeviceArgs),
     #[command(hide = true)]
     EmbedNet(embed::NetArgs),
+    /// For `embed`.
+    #[command(hide = true)]
+    EmbedSocks(embed::SocksArgs),
     /// Builds the other implementations that are missing, and prints where they are.
     Peers,
 }
@@ -107,6 +110,7 @@ fn main() {
         Command::Embed(args) => embed::run(&args).map_err(plain),
         Command::EmbedDevice(args) => embed::run_device(&args).map_err(plain),
         Command::EmbedNet(args) => embed::run_net(&args).map_err(plain),
+        Command::EmbedSocks(args) => embed::run_socks(&args).map_err(plain),
         Command::Peers => peers(),
     };
     if let Err(failure) = done {

@@ -110,6 +110,20 @@ impl LinkedHosts {
         Ok(pair)
     }
 
+    /// Builds the hosts, and only b's end of a tunnel of `entry`: a program at a has the other one, at
+    /// [`Self::endpoint`], with the public key `near`. Also gives b's daemon and its public key.
+    pub(crate) fn with_far_end(
+        entry: &Entry,
+        near: &str,
+    ) -> Result<(Self, Process, String), Failure> {
+        let direct = Implementation::Direct;
+        let pair = Self::linked(direct, Placement::Free, Family::V4, "cubic", TUNNEL_MTU)?;
+        let far = daemon::start(&pair.b, entry, TUNNEL)?;
+        let keys = daemon::keys()?;
+        pair.configure(&pair.b, &keys.private, near, [1, 0])?;
+        Ok((pair, far, keys.public))
+    }
+
     /// Two hosts with a link, and no tunnel yet.
     fn linked(
         who: Implementation,
@@ -136,8 +150,13 @@ impl LinkedHosts {
     }
 
     /// Where a host's tunnel is reached, over the link.
-    fn endpoint(&self, host: u8) -> SocketAddr {
+    pub(crate) fn endpoint(&self, host: u8) -> SocketAddr {
         SocketAddr::new(LINK_NET.address(self.outer, host), 51820)
+    }
+
+    /// The address of host b (1) or a (0) inside the tunnel.
+    pub(crate) fn inside(&self, family: Family, host: u8) -> IpAddr {
+        TUNNEL_NET.address(family, host)
     }
 
     /// The address of host b (1) or a (0) that a load goes to: through the tunnel if there is one.

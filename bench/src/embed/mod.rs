@@ -2,13 +2,17 @@
 //!
 //! - `packets`: sealing and opening one packet, without I/O;
 //! - `streams`: TCP through programs with a TUN device; `stacks`: between programs with TCP of their own;
-//! - `ways`: these programs; `device`, `net`: those of them that are part of the lab;
+//! - `proxies`: through proxies into a tunnel; `socks`: the program that has one;
+//! - `ways`: these programs; `device`, `net`: those of them that are part of the lab; `load`: what they carry;
 //! - `table`: the values of all rounds, ratios;
 //! - this file: the command, the rounds, goals, the document.
 
 mod device;
+mod load;
 mod net;
 mod packets;
+mod proxies;
+mod socks;
 mod stacks;
 mod streams;
 mod table;
@@ -22,6 +26,7 @@ use serde::Serialize;
 
 pub(crate) use device::{DeviceArgs, run as run_device};
 pub(crate) use net::{NetArgs, run as run_net};
+pub(crate) use socks::{SocksArgs, run as run_socks};
 
 use crate::goals::{self, GoalResult, Limit};
 use crate::install;
@@ -42,7 +47,7 @@ use ways::{End, Program, Way};
 /// Then programs that embed a library carry TCP between two hosts in network namespaces: one stream
 /// and 64, with the CPU time of both programs, pings beside one stream, and memory. All are started as
 /// root without a priority. Those with a TUN device are compared with each other, and so are those
-/// that TCP ends in. Programs that are missing are built first, others' from the package registries.
+/// that TCP ends in. Proxies run as nobody, beside Adit with a TUN device and no proxy. Programs that are missing are built first, others' from the package registries.
 ///
 /// In a round all take turns, in an order that changes; numbers are medians of rounds. The second part
 /// needs root, iperf3, ping, ip and wg. Leaves nothing behind.
@@ -66,14 +71,17 @@ pub(crate) struct EmbedArgs {
     /// The example `tun` of Adit's library to measure, instead of building it.
     #[arg(long, value_name = "PATH")]
     tun: Option<PathBuf>,
+    /// The program `adit` to measure as a proxy, instead of building it.
+    #[arg(long, value_name = "PATH")]
+    adit: Option<PathBuf>,
     /// Write everything as JSON to FILE, or to standard output (the tables then go to standard
     /// error).
     ///
     /// One object with `schema` (1), `command`, `cpu`, `adit` (the AEAD kernel in use), `rounds` (of
     /// packets), `results`: one for each `way` and `len` (bytes), with the `median`, `min`, `max` and
     /// `spread` of `ns` a packet, and `faster`: how many times as fast as boringtun, with its interval.
-    /// `machine`, `seconds`, and two comparisons, `streams` (TCP through a TUN device) and `stacks` (TCP
-    /// that ends in the program): each has `reference`, `measures` (`id`, `title`, `unit`) and `ways`. A
+    /// `machine`, `seconds`, and three comparisons, `streams` (TCP through a TUN device), `stacks` (TCP
+    /// that ends in the program) and `proxies` (TCP through a proxy): each has `reference`, `measures` (`id`, `title`, `unit`) and `ways`. A
     /// way has `way`, `version`, by measure the value of every round, `median`, `min`, `max` and `spread`, and
     /// in `to_reference` its ratios. Each of the `goals` has `name`, `value` (null if it failed), `goal` and
     /// `met`. `notes` say what did not work, `stopped` why the run ended early. Fields are only ever added
@@ -91,12 +99,14 @@ enum Part {
     Streams,
     /// TCP between programs with stacks of their own.
     Stacks,
+    /// TCP through proxies into a tunnel.
+    Proxies,
 }
 
 impl EmbedArgs {
     /// Whether it makes hosts.
     pub(crate) fn needs_root(&self) -> bool {
-        self.has(Part::Streams) || self.has(Part::Stacks)
+        [Part::Streams, Part::Stacks, Part::Proxies].map(|part| self.has(part)).contains(&true)
     }
 
     fn has(&self, part: Part) -> bool {
@@ -109,6 +119,7 @@ impl EmbedArgs {
             let part = match way.end() {
                 End::Tun => Part::Streams,
                 End::Stack => Part::Stacks,
+                End::Proxy => Part::Proxies,
             };
             self.has(part) && (self.ways.is_empty() || self.ways.contains(way))
         };
@@ -122,6 +133,7 @@ struct Report {
     packets: Vec<packets::Row>,
     streams: Comparison,
     stacks: Comparison,
+    proxies: Comparison,
     notes: Vec<Note>,
     stopped: Option<String>,
 }
@@ -146,6 +158,7 @@ struct Document<'a> {
     seconds: u32,
     streams: ComparisonDocument,
     stacks: ComparisonDocument,
+    proxies: ComparisonDocument,
     goals: Vec<GoalResult>,
     notes: &'a [Note],
     stopped: Option<&'a str>,
@@ -181,15 +194,18 @@ impl Report {
             if ways.is_empty() {
                 return Err("none of these ways is in the parts that are asked for".into());
             }
-            (programs, left_out) = ways::find(&ways, args.tun.as_deref());
+            (programs, left_out) = ways::find(&ways, args.tun.as_deref(), args.adit.as_deref());
         }
-        let (tun, stack) = programs
-            .into_iter()
-            .partition::<Vec<_>, _>(|program| program.way.end() == End::Tun);
-        let title = "TCP through a TUN";
-        let streams = Comparison::new(title, &streams::MEASURES, Way::Gotatun, tun);
+        let comparison = |title, measures, reference, end| {
+            let those = programs.iter().filter(|program| program.way.end() == end);
+            Comparison::new(title, measures, reference, those.cloned().collect())
+        };
+        let (title, reference) = ("TCP through a TUN", Way::Gotatun);
+        let streams = comparison(title, &streams::MEASURES, reference, End::Tun);
         let (title, reference) = ("TCP in the program", Way::WireguardGoNetstack);
-        let stacks = Comparison::new(title, &stacks::MEASURES, reference, stack);
+        let stacks = comparison(title, &stacks::MEASURES, reference, End::Stack);
+        let (title, reference) = ("TCP through a proxy", Way::Wireproxy);
+        let proxies = comparison(title, &proxies::MEASURES, reference, End::Proxy);
         let notes = left_out.into_iter().map(|(way, text)| Note {
             round: 0,
             way,
@@ -200,6 +216,7 @@ impl Report {
             packets: Vec::new(),
             streams,
             stacks,
+            proxies,
             notes: notes.collect(),
             stopped: None,
         })
@@ -210,13 +227,18 @@ impl Report {
             eprintln!("packets: {} rounds", args.packet_rounds);
             self.packets = packets::measure(args.packet_rounds)?;
         }
-        let programs = self.streams.programs().len() + self.stacks.programs().len();
-        if programs == 0 {
+        // Two loads with their warm-ups, five seconds for the hosts and pings; a third one through proxies.
+        let one = |loads, comparison: &Comparison| -> Result<u64, Failure> {
+            let one = u64::from(loads * (args.seconds + streams::WARM_UP) + 5);
+            Ok(one * u64::try_from(comparison.programs().len())?)
+        };
+        let round = one(2, &self.streams)? + one(2, &self.stacks)? + one(3, &self.proxies)?;
+        if round == 0 {
             return Ok(());
         }
-        // Two loads with their warm-ups, five seconds for the hosts and pings.
-        let one = u64::from(2 * (args.seconds + streams::WARM_UP) + 5);
-        let all = one * u64::try_from(programs)? * u64::from(args.rounds);
+        let all = round * u64::from(args.rounds);
+        let comparisons = [&self.streams, &self.stacks, &self.proxies];
+        let programs = comparisons.map(|it| it.programs().len()).iter().sum::<usize>();
         eprintln!(
             "{programs} programs, {} rounds: about {} min",
             args.rounds,
@@ -225,9 +247,10 @@ impl Report {
         for round in 1..=args.rounds {
             let load = proc::load_average();
             eprintln!("round {round} of {} (load average {load})", args.rounds);
-            let parts: [(&mut Comparison, Load); 2] = [
+            let parts: [(&mut Comparison, Load); 3] = [
                 (&mut self.streams, streams::measure),
                 (&mut self.stacks, stacks::measure),
+                (&mut self.proxies, proxies::measure),
             ];
             for (comparison, load) in parts {
                 let notes = &mut self.notes;
@@ -248,7 +271,33 @@ impl Report {
             to_gotatun("CPU time of it", streams::CPU, Limit::AtMost(0.3)),
         ];
         let of_packets = packets::goals(&self.packets).into_iter();
-        of_packets.chain(of_streams.into_iter().flatten()).collect()
+        let of_proxies = self.goals_of_proxies().into_iter().flatten();
+        let of_streams = of_streams.into_iter().flatten();
+        of_packets.chain(of_streams).chain(of_proxies).collect()
+    }
+
+    fn goals_of_proxies(&self) -> [Option<GoalResult>; 7] {
+        let proxies = &self.proxies;
+        let to = |other, what: &str, id, limit| {
+            let name = format!("adit-proxy, {what}");
+            proxies.goal(&name, (Way::AditProxy, other), id, limit)
+        };
+        let alone = |what: &str, id, limit: Limit, unit: &str| {
+            let name = format!("adit-proxy, {what}");
+            let value = proxies.median(Way::AditProxy, id)?;
+            Some(GoalResult::new(name, value, limit, unit))
+        };
+        let (least, most) = (Limit::AtLeast, Limit::AtMost);
+        let (go, own) = (Way::Wireproxy, Way::AditDaemon);
+        [
+            to(go, "one stream, of wireproxy", proxies::RATE, least(10.0)),
+            to(go, "CPU time of it", proxies::CPU, most(0.12)),
+            to(go, "set-up of a connection", proxies::SET_UP, most(1.2)),
+            to(own, "one stream, of adit with a TUN", proxies::RATE, least(0.8)),
+            alone("one stream", proxies::RATE, least(5.0), " Gb/s"),
+            alone("one stream back", proxies::BACK, least(5.0), " Gb/s"),
+            alone("memory with one stream", proxies::MEMORY, most(24.0), " MiB"),
+        ]
     }
 
     fn text(&self, args: &EmbedArgs) -> String {
@@ -264,7 +313,7 @@ impl Report {
                  of fewer than five rounds with their range\n\n"
             );
         }
-        for comparison in [&self.streams, &self.stacks] {
+        for comparison in [&self.streams, &self.stacks, &self.proxies] {
             let text = comparison.text();
             if !text.is_empty() {
                 out += &(text + "\n");
@@ -289,6 +338,7 @@ impl Report {
             seconds: args.seconds,
             streams: self.streams.document(),
             stacks: self.stacks.document(),
+            proxies: self.proxies.document(),
             goals: self.goals(),
             notes: &self.notes,
             stopped: self.stopped.as_deref(),
@@ -361,6 +411,8 @@ mod tests {
         assert!(!packets.needs_root() && packets.ways().is_empty());
         let stacks = args(&["--only", "packets,stacks"]);
         assert_eq!(stacks.ways(), [Way::AditNet, Way::WireguardGoNetstack]);
+        let proxies = args(&["--only", "proxies"]);
+        assert!(proxies.needs_root() && proxies.ways().contains(&Way::Wireproxy));
         let one = args(&["--ways", "gotatun", "--only", "streams"]);
         assert_eq!(one.ways(), [Way::Gotatun]);
         let none = args(&["--ways", "gotatun", "--only", "stacks"]);
@@ -368,11 +420,12 @@ mod tests {
     }
 
     #[test]
-    fn both_comparisons_measure_the_same_rates() {
+    fn comparisons_measure_the_same_rates() {
         let rates = |measures: &[Measure]| -> Vec<&str> {
             measures[..4].iter().map(|&(id, ..)| id).collect()
         };
         assert_eq!(rates(&streams::MEASURES), rates(&stacks::MEASURES));
         assert!(streams::MEASURES.iter().any(|&(id, ..)| id == streams::CPU));
+        assert_eq!(rates(&proxies::MEASURES)[..2], [streams::RATE, streams::CPU]);
     }
 }

@@ -8,7 +8,8 @@
 //!
 //! OURS and THEIRS are addresses inside the tunnel. `serve` listens on TCP ports 5201 and 5202 and says
 //! `ready`. A stream to 5201 is read to its end and answered by its length, eight bytes in network
-//! order; one to 5202 is sent back. `load` connects, sends for SECONDS, times single bytes to 5202
+//! order; one to 5202 is sent back, and to 5203 bytes come without an end ([`load`](super::load) has all
+//! three). `load` connects, sends for SECONDS, times single bytes to 5202
 //! meanwhile, 5 ms apart, says one line of JSON (`bytes` that arrived, `seconds` until they had,
 //! `round_trips` in microseconds), and waits to be ended. A program that does this is compared by
 //! adding it to [`Way`](super::ways::Way).
@@ -17,7 +18,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use adit_testbed::framing::Family;
-use adit_testbed::proc;
+use adit_testbed::{Host, proc};
 use adit_testbed::stats::quantile;
 use serde::{Deserialize, Serialize};
 
@@ -43,6 +44,9 @@ pub(super) const MEASURES: [Measure; 7] = [
 pub(super) const SINK_PORT: u16 = 5201;
 /// Where bytes are sent back.
 pub(super) const ECHO_PORT: u16 = 5202;
+/// Where bytes come from.
+pub(super) const SOURCE_PORT: u16 = 5203;
+pub(super) const PORTS: [u16; 3] = [SINK_PORT, ECHO_PORT, SOURCE_PORT];
 const PORT: &str = "51820";
 const INSIDE: [&str; 2] = ["10.77.0.1", "10.77.0.2"];
 
@@ -52,6 +56,9 @@ pub(super) struct Said {
     pub(super) bytes: f64,
     pub(super) seconds: f64,
     pub(super) round_trips: Vec<f64>,
+    /// Microseconds from the begin of a connection to its first byte from the other end, where these were timed.
+    #[serde(default)]
+    pub(super) set_ups: Vec<f64>,
 }
 
 /// One stream, with bytes that are timed beside it, and 64; the CPU time of both programs, and the most
@@ -74,20 +81,20 @@ pub(super) fn measure(program: &Program, seconds: u32) -> Result<Values, Failure
 }
 
 /// What a load did.
-struct Load {
-    said: Said,
-    /// CPU seconds of both.
-    cpu: f64,
+pub(super) struct Load {
+    pub(super) said: Said,
+    /// CPU seconds of what is measured.
+    pub(super) cpu: f64,
     /// The most of the larger one, in MiB.
-    memory: f64,
+    pub(super) memory: f64,
 }
 
 impl Load {
-    fn gbps(&self) -> f64 {
+    pub(super) fn gbps(&self) -> f64 {
         self.said.bytes * 8.0 / 1e9 / self.said.seconds
     }
 
-    fn cpu_per_gb(&self) -> f64 {
+    pub(super) fn cpu_per_gb(&self) -> f64 {
         self.cpu / (self.said.bytes / 1e9)
     }
 }
@@ -123,10 +130,7 @@ fn load(
     let spent = cpu(server.id())? - before + cpu(client.id())?;
     let peak = |pid| -> Result<f64, Failure> { Ok(proc::memory(pid)?.peak) };
     let memory = peak(server.id())?.max(peak(client.id())?);
-    let said = parse(&daemon::read_log(&pair.a, "load")?).ok_or("its result is gone")?;
-    if said.bytes <= 0.0 || said.seconds <= 0.0 {
-        return Err("no byte arrived".into());
-    }
+    let said = read(&pair.a, "load")?;
     Ok(Load {
         said,
         cpu: spent,
@@ -134,8 +138,17 @@ fn load(
     })
 }
 
+/// What a load in a host has said.
+pub(super) fn read(host: &Host, name: &str) -> Result<Said, Failure> {
+    let said = parse(&daemon::read_log(host, name)?).ok_or("its result is gone")?;
+    if said.bytes <= 0.0 || said.seconds <= 0.0 {
+        return Err("no byte arrived".into());
+    }
+    Ok(said)
+}
+
 /// The result in a program's log, once the line is whole.
-fn parse(log: &str) -> Option<Said> {
+pub(super) fn parse(log: &str) -> Option<Said> {
     let mut lines = log.split_inclusive('\n');
     let line = lines.find(|line| line.starts_with('{') && line.ends_with('\n'))?;
     serde_json::from_str(line).ok()

@@ -100,6 +100,11 @@ impl Comparison {
         stats::summary(&values)
     }
 
+    /// The median of a way.
+    pub(super) fn median(&self, way: Way, id: &'static str) -> Option<f64> {
+        Some(self.summary(way, id)?.median)
+    }
+
     /// One way's values over another's, from rounds that both finished.
     fn ratio(&self, way: Way, to: Way, id: &'static str) -> Option<Ratio> {
         let theirs = self.rounds(to, id);

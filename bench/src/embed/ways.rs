@@ -28,6 +28,12 @@ pub(super) enum Way {
     AditNet,
     /// wireguard-go with its netstack, as wireproxy embeds it: `bench/embedders/netstack`.
     WireguardGoNetstack,
+    /// `adit proxy`, which has TCP of its own.
+    AditProxy,
+    /// wireproxy, on wireguard-go's netstack.
+    Wireproxy,
+    /// No proxy: `adit` with a TUN device, as root, and the kernel's TCP.
+    AditDaemon,
 }
 
 /// Where TCP ends.
@@ -37,17 +43,22 @@ pub(super) enum End {
     Tun,
     /// In the program's own stack.
     Stack,
+    /// In a proxy, for a program that knows no tunnel.
+    Proxy,
 }
 
 impl Way {
     /// In the order of the tables.
-    pub(super) const ALL: [Self; 6] = [
+    pub(super) const ALL: [Self; 9] = [
         Self::AditEngine,
         Self::AditDevice,
         Self::BoringtunTunn,
         Self::Gotatun,
         Self::AditNet,
         Self::WireguardGoNetstack,
+        Self::AditProxy,
+        Self::Wireproxy,
+        Self::AditDaemon,
     ];
 
     pub(super) const fn name(self) -> &'static str {
@@ -58,29 +69,42 @@ impl Way {
             Self::Gotatun => "gotatun",
             Self::AditNet => "adit-net",
             Self::WireguardGoNetstack => "wireguard-go-netstack",
+            Self::AditProxy => "adit-proxy",
+            Self::Wireproxy => "wireproxy",
+            Self::AditDaemon => "adit-daemon",
         }
     }
 
     pub(super) const fn end(self) -> End {
         match self {
             Self::AditNet | Self::WireguardGoNetstack => End::Stack,
+            Self::AditProxy | Self::Wireproxy | Self::AditDaemon => End::Proxy,
             _ => End::Tun,
         }
     }
 
     pub(super) const fn implementation(self) -> Implementation {
         match self {
-            Self::AditEngine | Self::AditDevice | Self::AditNet => Implementation::Adit,
+            Self::AditEngine
+            | Self::AditDevice
+            | Self::AditNet
+            | Self::AditProxy
+            | Self::AditDaemon => Implementation::Adit,
             Self::BoringtunTunn => Implementation::Boringtun,
             Self::Gotatun => Implementation::Gotatun,
-            Self::WireguardGoNetstack => Implementation::WireguardGo,
+            Self::WireguardGoNetstack | Self::Wireproxy => Implementation::WireguardGo,
         }
     }
 
     /// What `scripts/peers` builds.
     const fn peer(self) -> Option<&'static str> {
         match self {
-            Self::AditEngine | Self::AditDevice | Self::AditNet => None,
+            Self::AditEngine
+            | Self::AditDevice
+            | Self::AditNet
+            | Self::AditProxy
+            | Self::AditDaemon => None,
+            Self::Wireproxy => Some("wireproxy"),
             Self::BoringtunTunn => Some("embed-boringtun"),
             Self::Gotatun => Some("embed-gotatun"),
             Self::WireguardGoNetstack => Some("embed-netstack"),
@@ -92,7 +116,12 @@ impl Way {
         const LOCK: &str = include_str!("../../embedders/Cargo.lock");
         const GO: &str = include_str!("../../embedders/netstack/go.mod");
         let version = match self {
-            Self::AditEngine | Self::AditDevice | Self::AditNet => None,
+            Self::AditEngine
+            | Self::AditDevice
+            | Self::AditNet
+            | Self::AditProxy
+            | Self::AditDaemon => None,
+            Self::Wireproxy => Some(WIREPROXY),
             Self::BoringtunTunn => locked(LOCK, "boringtun"),
             Self::Gotatun => locked(LOCK, "gotatun"),
             Self::WireguardGoNetstack => {
@@ -115,6 +144,9 @@ fn locked<'a>(lock: &'a str, name: &str) -> Option<&'a str> {
     rest.split('"').next()
 }
 
+/// The version that scripts/peers builds.
+const WIREPROXY: &str = "1.0.9";
+
 /// A program that is there.
 #[derive(Clone, Debug)]
 pub(super) struct Program {
@@ -124,14 +156,18 @@ pub(super) struct Program {
     pub(super) words: Vec<String>,
 }
 
-/// The programs that are there or can be built, and why others are left out. `given` is the example
-/// of Adit's library, if one was given.
-pub(super) fn find(ways: &[Way], given: Option<&Path>) -> (Vec<Program>, Vec<(Way, String)>) {
+/// The programs that are there or can be built, and why others are left out. `tun` is the example of
+/// Adit's library, `adit` the program, if one was given.
+pub(super) fn find(
+    ways: &[Way],
+    tun: Option<&Path>,
+    adit: Option<&Path>,
+) -> (Vec<Program>, Vec<(Way, String)>) {
     let peers: Vec<&str> = ways.iter().filter_map(|way| way.peer()).collect();
     let built = install::embedders(&peers).map_err(|why| why.to_string());
     let (mut there, mut left_out) = (Vec::new(), Vec::new());
     for &way in ways {
-        match program(way, given, &built) {
+        match program(way, [tun, adit], &built) {
             Ok(program) => {
                 eprintln!("{:<23}{}", way.name(), program.version);
                 there.push(program);
@@ -145,20 +181,29 @@ pub(super) fn find(ways: &[Way], given: Option<&Path>) -> (Vec<Program>, Vec<(Wa
     (there, left_out)
 }
 
-fn program(way: Way, given: Option<&Path>, built: &Result<(), String>) -> Result<Program, Failure> {
+fn program(
+    way: Way,
+    [tun, adit]: [Option<&Path>; 2],
+    built: &Result<(), String>,
+) -> Result<Program, Failure> {
     let (path, version) = match (way, way.peer()) {
         (_, Some(name)) => {
             built.clone()?;
             let version = way.version().ok_or("its version is not known")?;
             (install::peers_dir().join("bin").join(name), version)
         }
-        (Way::AditEngine, None) => install::example(given)?,
+        (Way::AditEngine, None) => install::example(tun)?,
+        (Way::AditProxy | Way::AditDaemon, None) => {
+            let entry = install::find(Implementation::Adit, adit)?;
+            (entry.binary.ok_or("it has no binary")?, entry.version)
+        }
         (_, None) => (std::env::current_exe()?, install::version_here()),
     };
     let mut words = vec![path.to_string_lossy().into_owned()];
     match way {
         Way::AditDevice => words.push("embed-device".to_owned()),
         Way::AditNet => words.push("embed-net".to_owned()),
+        Way::AditProxy => words.push("proxy".to_owned()),
         _ => {}
     }
     Ok(Program {
