@@ -115,13 +115,16 @@ impl Way {
     fn version(self) -> Option<String> {
         const LOCK: &str = include_str!("../../embedders/Cargo.lock");
         const GO: &str = include_str!("../../embedders/netstack/go.mod");
+        const WIREPROXY: &str = include_str!("../../../tests/wireproxy/go.mod");
         let version = match self {
             Self::AditEngine
             | Self::AditDevice
             | Self::AditNet
             | Self::AditProxy
             | Self::AditDaemon => None,
-            Self::Wireproxy => Some(WIREPROXY),
+            Self::Wireproxy => {
+                install::required_version(WIREPROXY, "github.com/pufferffish/wireproxy")
+            }
             Self::BoringtunTunn => locked(LOCK, "boringtun"),
             Self::Gotatun => locked(LOCK, "gotatun"),
             Self::WireguardGoNetstack => {
@@ -143,9 +146,6 @@ fn locked<'a>(lock: &'a str, name: &str) -> Option<&'a str> {
     let (_, rest) = lock.split_once(&format!("name = \"{name}\"\nversion = \""))?;
     rest.split('"').next()
 }
-
-/// The version that scripts/peers builds.
-const WIREPROXY: &str = "1.0.9";
 
 /// A program that is there.
 #[derive(Clone, Debug)]
