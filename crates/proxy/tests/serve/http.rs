@@ -210,7 +210,7 @@ fn another_protocol_passes_in_both_directions() {
     let request = "GET http://a.example/ HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n";
     client.write_all(request.as_bytes()).expect("room");
     assert!(head(&client).contains(" 101 "));
-    let sent = pattern(2 << 20);
+    let sent = pattern(1 << 20);
     assert!(exchange(&client, &sent) == sent);
     wait_until(|| place.proxy.stats().clients == 0);
 }

@@ -67,8 +67,11 @@ fn bodies_of_any_framing_pass_in_both_directions() {
                 .expect("a line")
                 .parse()
                 .expect("a number");
+            // One direction after the other: each is slowed down by its receiver.
+            let mut body = Vec::new();
+            from.take(len).read_to_end(&mut body).expect("all of it");
             write!(to, "HTTP/1.1 200 OK\r\nContent-Length: {len}\r\n\r\n").expect("room");
-            std::io::copy(&mut from.take(len), &mut to).expect("all of it");
+            to.write_all(&body).expect("room");
         } else if seen.contains("Transfer-Encoding: chunked") {
             write!(to, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n").expect("room");
             let mut last = [0; 5];

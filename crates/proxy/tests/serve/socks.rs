@@ -274,7 +274,7 @@ fn a_client_that_reads_nothing_costs_the_others_nothing() {
             client
         })
         .collect();
-    let sent = pattern(4 << 20);
+    let sent = pattern(512 << 10);
     let client = place.client();
     assert_eq!(ask(&client, 1, &v4(2).to_string(), 7), 0);
     assert!(exchange(&client, &sent) == sent);
