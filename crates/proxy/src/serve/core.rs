@@ -289,3 +289,7 @@ fn some(found: impl Iterator<Item = IpAddr>) -> FoundNames {
         false => Ok(found),
     }
 }
+
+#[cfg(test)]
+#[path = "core_tests.rs"]
+mod tests;

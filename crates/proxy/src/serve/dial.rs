@@ -37,7 +37,8 @@ impl Dial {
         match &target.host {
             Host::Name(name) => core.look_up(token, Side::Inside, name)?,
             Host::Address(ip) => {
-                dial.addresses = Arc::new([*ip]);
+                // One of IPv4 in that of IPv6 is of IPv4.
+                dial.addresses = Arc::new([ip.to_canonical()]);
                 dial.open(core, token)?;
             }
         }

@@ -102,7 +102,7 @@ impl UdpRelay {
             let port = target.port;
             match target.host {
                 Host::Address(ip) => {
-                    let to = SocketAddr::new(ip, port);
+                    let to = SocketAddr::new(ip.to_canonical(), port);
                     self.send(core, to, &core.scratch[head..len]);
                 }
                 Host::Name(name) => match self.known(core.now, &name) {

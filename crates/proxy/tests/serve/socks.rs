@@ -58,13 +58,19 @@ fn a_client_gets_to_addresses_and_names() {
         |builder| builder,
     );
     place.echoes(7);
-    for host in ["10.0.0.2", "echo.example", "half.example", "ECHO.example."] {
+    for host in [
+        "10.0.0.2",
+        "::ffff:10.0.0.2",
+        "echo.example",
+        "half.example",
+        "ECHO.example.",
+    ] {
         let client = place.client();
         assert_eq!(ask(&client, 1, host, 7), 0, "{host}");
         let sent = pattern(1 << 20);
         assert!(exchange(&client, &sent) == sent, "{host}");
     }
-    assert_eq!(place.proxy.stats().accepted_by(ServiceName::Socks5), 4);
+    assert_eq!(place.proxy.stats().accepted_by(ServiceName::Socks5), 5);
     wait_until(|| place.near.stats().connections == 0 && place.proxy.stats().clients == 0);
 }
 

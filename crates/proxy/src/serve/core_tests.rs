@@ -1,0 +1,123 @@
+use std::sync::Mutex;
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use adit::net::Net;
+use adit::{Config, PrivateKey, Tunnel};
+
+use super::*;
+use crate::stack::{Datagrams, Listening, Opened, Then};
+
+/// A stack whose names wait until the test lets them go.
+struct SlowNames {
+    net: Net,
+    asked: Sender<String>,
+    answers: Mutex<Receiver<Vec<IpAddr>>>,
+}
+
+impl Stack for SlowNames {
+    fn name(&self) -> &'static str {
+        "slow"
+    }
+
+    fn tunnel(&self) -> &Tunnel {
+        self.net.tunnel()
+    }
+
+    fn open_tcp(
+        &self,
+        _: SocketAddr,
+        _: Duration,
+        _: Then<Box<dyn Opened>>,
+    ) -> Result<(), NetError> {
+        Err(NetError::Ended)
+    }
+
+    fn look_up(&self, name: &str, _: Duration) -> Result<Vec<IpAddr>, NetError> {
+        let asked = self.asked.send(name.to_owned());
+        asked.map_err(|_| NetError::Ended)?;
+        let answers = self.answers.lock().expect("one thread");
+        answers.recv().map_err(|_| NetError::Ended)
+    }
+
+    fn listen_tcp(&self, _: u16) -> Result<Box<dyn Listening>, NetError> {
+        Err(NetError::Ended)
+    }
+
+    fn bind_udp(&self, _: u16) -> Result<Box<dyn Datagrams>, NetError> {
+        Err(NetError::Ended)
+    }
+}
+
+fn core(resolve: Resolve) -> (ServeCore, Receiver<String>, Sender<Vec<IpAddr>>) {
+    let config = Config::new(PrivateKey::from_bytes(&[1; 32]).expect("a key"));
+    let net = Net::builder(config).address([10, 0, 0, 1].into()).start();
+    let (asked, questions) = channel();
+    let (sender, answers) = channel();
+    let stack = SlowNames {
+        net: net.expect("a network"),
+        asked,
+        answers: Mutex::new(answers),
+    };
+    let report = Arc::new(ServeReport::new(None));
+    let pool = WaitingPool::new("test", 1, None).expect("a thread");
+    let (stack, limits) = (Arc::new(stack), ServeLimits::default());
+    let core = ServeCore::new(stack, resolve, limits, report, pool, None);
+    (core.expect("descriptors"), questions, sender)
+}
+
+/// What was told of a name, once it was.
+fn told(core: &ServeCore) -> (NameKey, FoundNames) {
+    loop {
+        match core.news.take().expect("it has not ended").pop() {
+            Some(Told::Names(key, names)) => return (key, names),
+            Some(Told::Client(..)) => panic!("no client asked for something else"),
+            None => std::thread::yield_now(),
+        }
+    }
+}
+
+#[test]
+fn equal_names_are_looked_up_once_for_all_that_wait() {
+    let (mut core, questions, answers) = core(Resolve::Ipv4);
+    let tokens: Vec<_> = (1..=5).map(|at| ClientToken::new(1, at)).collect();
+    for token in &tokens {
+        core.look_up(*token, Side::Inside, "a.example")
+            .expect("room");
+    }
+    assert_eq!(questions.recv().as_deref(), Ok("a.example"));
+    // Of both families, of which one is wanted.
+    let v4 = IpAddr::from([10, 0, 0, 2]);
+    answers
+        .send(vec!["fd00::2".parse().expect("an address"), v4])
+        .expect("it waits");
+    let (key, names) = told(&core);
+    assert_eq!(names.as_deref(), Ok(&[v4][..]));
+    assert_eq!(core.waiting_for(&key), tokens);
+    assert!(questions.try_recv().is_err());
+    // The next one asks anew: the stack keeps what holds.
+    core.look_up(tokens[0], Side::Inside, "a.example")
+        .expect("room");
+    assert!(questions.recv().is_ok());
+    answers
+        .send(vec!["fd00::2".parse().expect("an address")])
+        .expect("it waits");
+    let (_, names) = told(&core);
+    assert_eq!(names, Err(RefusalReason::UnknownName));
+}
+
+#[test]
+fn more_names_than_may_wait_are_refused() {
+    let (mut core, questions, _answers) = core(Resolve::Auto);
+    let token = ClientToken::new(1, 1);
+    let mut look_up = |n: usize| core.look_up(token, Side::Inside, &format!("{n}.example"));
+    look_up(0).expect("room");
+    questions.recv().expect("it is asked for");
+    let taken = (1..5000).take_while(|n| look_up(*n).is_ok()).count();
+    assert!((1000..2000).contains(&taken), "{taken}");
+    assert_eq!(look_up(5001), Err(RefusalReason::Busy));
+    // There is no thread for names outside, where no service has one.
+    assert_eq!(
+        core.look_up(token, Side::Outside, "a.example"),
+        Err(RefusalReason::Busy)
+    );
+}
