@@ -14,8 +14,9 @@ use super::report::LogSink;
 #[derive(Default)]
 #[non_exhaustive]
 pub struct ServeOptions {
-    /// Called first on each thread that handles what clients send: what it gives up there, its child threads
-    /// do not have. The thread that looks up names outside the tunnel is none of them.
+    /// Called first on each thread that handles what clients send, to give up what such a thread does not need.
+    /// It starts no threads. The one that looks up names outside the tunnel is none of them, since the
+    /// system's resolver opens files.
     pub on_start: Option<StartHook>,
     /// What clients may take.
     pub limits: ServeLimits,

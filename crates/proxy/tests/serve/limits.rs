@@ -1,6 +1,7 @@
 //! What clients may take.
 
 use std::io::{Read, Write};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use adit_proxy::config::{Service, ServiceKind};
@@ -118,4 +119,31 @@ fn a_client_that_only_looks_is_no_refusal() {
         "{stats:?}"
     );
     assert!(place.log.lock().expect("a log").is_empty());
+}
+
+#[test]
+fn threads_that_handle_what_clients_send_are_told_first() {
+    let names = Arc::new(Mutex::new(Vec::new()));
+    let told = Arc::clone(&names);
+    let server = ServiceKind::TcpServer {
+        port: 80,
+        target: crate::target("localhost", 80),
+    };
+    let _place = Place::with(
+        vec![socks(), server],
+        |options| {
+            options.on_start = Some(Arc::new(move || {
+                let name = std::thread::current().name().map(str::to_owned);
+                told.lock().expect("names").push(name.expect("a name"));
+            }));
+        },
+        |it| it,
+    );
+    let count = |name: &str| {
+        let names = names.lock().expect("names");
+        names.iter().filter(|it| *it == name).count()
+    };
+    wait_until(|| count("adit-clients") == 1 && count("adit-names") == 8);
+    // The one that looks names up outside needs the system's files.
+    assert_eq!(names.lock().expect("names").len(), 9);
 }
