@@ -91,10 +91,12 @@ impl Acceptor {
 
 impl ProxyClient for Acceptor {
     fn begin(&mut self, core: &mut ServeCore, token: ClientToken) -> Step {
-        match core.watch(&self.fd, token, EventFlags::IN) {
-            true => Step::Wait,
-            false => Step::Done,
+        if core.watch(&self.fd, token, EventFlags::IN) {
+            return Step::Wait;
         }
+        let reason = RefusalReason::NoDescriptors;
+        core.report.refused(self.service, reason, &"its listener");
+        Step::Done
     }
 
     fn event(&mut self, core: &mut ServeCore, token: ClientToken, _: EventFlags) -> Step {
@@ -172,10 +174,12 @@ impl InnerAcceptor {
 
 impl ProxyClient for InnerAcceptor {
     fn begin(&mut self, core: &mut ServeCore, token: ClientToken) -> Step {
-        match core.watch(&*self.listening, token, EventFlags::IN) {
-            true => Step::Wait,
-            false => Step::Done,
+        if core.watch(&*self.listening, token, EventFlags::IN) {
+            return Step::Wait;
         }
+        let reason = RefusalReason::NoDescriptors;
+        core.report.refused(self.service, reason, &"its listener");
+        Step::Done
     }
 
     fn event(&mut self, core: &mut ServeCore, _: ClientToken, _: EventFlags) -> Step {
