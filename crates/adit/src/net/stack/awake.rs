@@ -49,7 +49,8 @@ impl Awake {
         let mut socket = tcp::Socket::new(receive, transmit);
         socket.set_ack_delay(None);
         socket.set_nagle_enabled(false);
-        socket.set_congestion_control(tcp::CongestionControl::Cubic);
+        // That is done for it.
+        socket.set_congestion_control(tcp::CongestionControl::None);
         let mut sockets = SocketSet::new(Vec::with_capacity(1));
         Self {
             socket: sockets.add(socket),

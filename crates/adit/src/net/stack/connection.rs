@@ -8,7 +8,7 @@ use super::clock::{MILLISECOND, Micros, SECOND};
 use super::core::Core;
 use super::device::{Segments, SmoltcpDevice};
 use super::program_end::{ProgramEnd, TURN};
-use super::recovery::Acknowledgement;
+use super::recovery::{Acknowledgement, Repeat};
 use crate::net::shared::{EndReason, OpenConnection, Reply};
 use crate::net::wire::{self, Flow, Headers};
 
@@ -161,11 +161,10 @@ impl TcpConnection {
         let now = core.now;
         self.segments.now = now;
         let is_open = self.is_established();
-        let repeats = self.segments.received(packet, headers, is_open);
+        let repeat = self.segments.received(packet, headers, is_open);
+        self.segments.limit_window(packet, headers.start);
         self.process(core, packet, headers.start);
-        if repeats {
-            self.repeat(core);
-        }
+        self.repeat(core, repeat);
         self.silent_since = None;
         self.used = now;
         let Some(socket) = self.tcp() else { return };
@@ -203,18 +202,55 @@ impl TcpConnection {
         interface.poll_ingress_single(now, &mut device, &mut awake.sockets);
     }
 
+    fn repeat(&mut self, core: &mut Core, what: Repeat) {
+        match what {
+            Repeat::Nothing => {}
+            Repeat::First => self.repeat_first(core),
+            Repeat::All => {
+                // What it has to send just now would hide its timer.
+                self.send(core);
+                if !self.repeat_all(core) {
+                    self.repeat_first(core);
+                }
+            }
+        }
+    }
+
     /// Has smoltcp repeat the first segment that is not acknowledged.
-    fn repeat(&mut self, core: &mut Core) {
+    fn repeat_first(&mut self, core: &mut Core) {
         let mut packet = [0; 60];
         let len = wire::bare_segment_len(&self.flow);
         let start = wire::ip_header(self.flow.local.ip());
-        for Acknowledgement { seq, ack, window } in
-            self.segments.recovery.duplicates().into_iter().flatten()
-        {
+        let duplicates = self.segments.recovery.duplicates();
+        if duplicates.is_some() {
+            self.segments.recovery.awaits();
+        }
+        for Acknowledgement { seq, ack, window } in duplicates.into_iter().flatten() {
             let packet = &mut packet[..len];
             wire::write_acknowledgement(packet, &self.flow, [seq, ack], window);
             self.process(core, packet, start);
         }
+    }
+
+    /// Has smoltcp send anew all that is not acknowledged: to it the time has passed for which it waits.
+    /// False if it waits for none.
+    fn repeat_all(&mut self, core: &mut Core) -> bool {
+        let Some(awake) = &mut self.awake else {
+            return false;
+        };
+        let now = Instant::from_micros(self.segments.now);
+        let time = core.interface.poll_at(now, &awake.sockets);
+        let Some(time) = time.filter(|time| *time > now) else {
+            return false;
+        };
+        let mut device = SmoltcpDevice {
+            received: None,
+            egress: &mut core.egress,
+            segments: &mut self.segments,
+        };
+        let interface = &mut core.interface;
+        interface.poll_egress(time, &mut device, &mut awake.sockets);
+        true
     }
 
     /// Whether the other end has accepted it, or it theirs.
@@ -249,8 +285,9 @@ impl TcpConnection {
             self.abort(Ending::TimedOut);
         }
         self.segments.now = now;
-        if self.is_established() && self.segments.probes() {
-            self.repeat(core);
+        if self.is_established() {
+            let repeat = self.segments.probes();
+            self.repeat(core, repeat);
         }
         let was_read = self.read_fd();
         let mut sent = self.send(core);

@@ -14,7 +14,7 @@ use smoltcp::phy::{self, Checksum, ChecksumCapabilities, DeviceCapabilities, Med
 use smoltcp::time::Instant;
 
 use super::clock::Micros;
-use super::recovery::Recovery;
+use super::recovery::{Recovery, Repeat};
 use crate::frame::{Gso, GsoKind};
 use crate::net::link::Egress;
 use crate::net::wire::{self, Flow, Headers, SYN, word};
@@ -113,6 +113,14 @@ impl Segments {
         [answer, window]
     }
 
+    /// Makes the window of a segment that was received smoltcp's: what may be on its way.
+    pub(super) fn limit_window(&mut self, packet: &mut [u8], start: usize) {
+        let is_syn = packet[start + 13] & SYN != 0;
+        let scale = if is_syn { 0 } else { self.recovery.scale };
+        let window = self.recovery.alternate(word(packet, start + 14), scale);
+        packet[start + 14..start + 16].copy_from_slice(&window.to_be_bytes());
+    }
+
     /// Makes the numbers of a segment that was received smoltcp's.
     pub(super) fn translate(&self, packet: &mut [u8], start: usize) {
         if packet[start + 13] & wire::ACK != 0 {
@@ -126,8 +134,8 @@ impl Segments {
         self.recovery.probe_at(self.mss)
     }
 
-    /// Whether the path is to be probed now.
-    pub(super) fn probes(&mut self) -> bool {
+    /// What is to be repeated now, to probe the path.
+    pub(super) fn probes(&mut self) -> Repeat {
         self.recovery.probes(self.now, self.mss)
     }
 
@@ -141,21 +149,27 @@ impl Segments {
     }
 
     /// Looks at a segment that was received, before smoltcp does: the other end's maximum segment size is at
-    /// most ours. Whether the first segment that was sent is to be repeated.
-    pub(super) fn received(&mut self, packet: &mut [u8], headers: &Headers, is_open: bool) -> bool {
+    /// most ours. What is to be repeated.
+    pub(super) fn received(
+        &mut self,
+        packet: &mut [u8],
+        headers: &Headers,
+        is_open: bool,
+    ) -> Repeat {
         if packet[headers.start + 13] & SYN == 0 {
             return self.recovery.received(self.now, packet, headers, self.mss);
         }
         if is_open {
-            return false;
+            return Repeat::Nothing;
         }
         let scale = wire::syn_option(packet, headers, 3, 3).map(|at| packet[at]);
         self.theirs = SynOptions {
             scale,
             has_sack: wire::syn_option(packet, headers, 4, 2).is_some(),
         };
+        self.recovery.scale = scale.unwrap_or(0).min(MAX_SCALE);
         // That of a SYN is not scaled.
-        let window = word(packet, headers.start + 14) >> scale.unwrap_or(0).min(MAX_SCALE);
+        let window = word(packet, headers.start + 14) >> self.recovery.scale;
         self.recovery.set_window(window);
         self.mss = self.local_mss.min(DEFAULT_MSS);
         if let Some(at) = wire::syn_option(packet, headers, 2, 4) {
@@ -166,7 +180,7 @@ impl Segments {
             self.mss = self.local_mss.min(theirs);
             packet[at..at + 2].copy_from_slice(&self.mss.to_be_bytes());
         }
-        false
+        Repeat::Nothing
     }
 
     /// Completes a segment that smoltcp has written, and says how it is cut.

@@ -6,6 +6,7 @@
 
 mod awake;
 mod clock;
+mod congestion;
 mod connection;
 mod core;
 mod device;

@@ -9,7 +9,10 @@ fn after_ten() -> Recovery {
     let mut recovery = Recovery::default();
     recovery.sent(0, 1000, 1, true);
     let (syn_ack, headers) = segment(1001, &[]);
-    assert!(!recovery.received(0, &syn_ack, &headers, MSS));
+    assert_eq!(
+        recovery.received(0, &syn_ack, &headers, MSS),
+        Repeat::Nothing
+    );
     (0..10).for_each(|n| recovery.sent(0, 1001 + n * 1000, 1000, false));
     recovery
 }
@@ -40,7 +43,7 @@ fn segment(ack: u32, ranges: &[(u32, u32)]) -> (Vec<u8>, Headers) {
 
 fn repeats(recovery: &mut Recovery, ack: u32, ranges: &[(u32, u32)]) -> bool {
     let (bytes, headers) = segment(ack, ranges);
-    recovery.received(1, &bytes, &headers, MSS)
+    recovery.received(1, &bytes, &headers, MSS) == Repeat::First
 }
 
 #[test]
@@ -56,15 +59,43 @@ fn three_segments_that_arrived_behind_one_show_that_it_is_lost() {
 }
 
 #[test]
-fn duplicates_that_smoltcp_counts_itself_are_left_to_it() {
+fn three_duplicates_show_a_loss_which_reduces_the_window_once() {
     let mut recovery = after_ten();
-    for _ in 0..5 {
-        assert!(!repeats(&mut recovery, 1001, &[]));
-    }
+    let window = recovery.congestion.window();
+    assert!(!repeats(&mut recovery, 1001, &[]));
+    assert!(!repeats(&mut recovery, 1001, &[]));
+    assert!(repeats(&mut recovery, 1001, &[]));
+    assert!(!repeats(&mut recovery, 1001, &[]));
+    let reduced = recovery.congestion.window();
+    assert!(reduced < window);
     // It has repeated the first; the next hole is shown by what is acknowledged then.
     assert!(repeats(&mut recovery, 4001, &[]));
     assert!(!repeats(&mut recovery, 11_001, &[]));
+    assert!(recovery.congestion.window() >= reduced);
     assert_eq!(recovery.probe_at(MSS), None, "nothing is on its way");
+}
+
+#[test]
+fn after_some_holes_all_is_sent_anew() {
+    let mut recovery = after_ten();
+    assert!(repeats(&mut recovery, 1001, &[(2001, 6001)]));
+    for n in 1..=MAX_HOLES {
+        assert!(repeats(&mut recovery, 1001 + n * 1000, &[]));
+    }
+    let (bytes, headers) = segment(10_001, &[]);
+    assert_eq!(recovery.received(1, &bytes, &headers, MSS), Repeat::All);
+}
+
+#[test]
+fn smoltcp_sees_no_window_twice_in_a_row() {
+    let mut recovery = after_ten();
+    let mut before = 0;
+    for window in [500, 500, 499, 499, 60_000, 60_000] {
+        let seen = recovery.alternate(window, 0);
+        assert!(seen != before && u32::from(seen) <= recovery.congestion.window() + 1);
+        before = seen;
+    }
+    assert_eq!(recovery.alternate(0, 0), 0);
 }
 
 #[test]
@@ -72,8 +103,10 @@ fn a_timer_that_passes_ends_the_recovery() {
     let mut recovery = after_ten();
     assert!(repeats(&mut recovery, 1001, &[(2001, 6001)]));
     // The one that was asked for, and the same again: all is sent anew.
+    recovery.awaits();
     recovery.sent(2, 1001, 1000, false);
     assert!(repeats(&mut recovery, 3001, &[]));
+    recovery.awaits();
     recovery.sent(3, 3001, 1000, false);
     recovery.sent(4, 3001, 1000, false);
     assert!(!repeats(&mut recovery, 4001, &[]));
@@ -84,8 +117,12 @@ fn a_silent_path_is_probed_a_few_times_and_less_and_less() {
     let mut recovery = after_ten();
     let mut times = Vec::new();
     while let Some(at) = recovery.probe_at(MSS) {
-        assert!(!recovery.probes(at - 1, MSS));
-        assert!(recovery.probes(at, MSS));
+        assert_eq!(recovery.probes(at - 1, MSS), Repeat::Nothing);
+        let expected = match times.len() {
+            2 => Repeat::All,
+            _ => Repeat::First,
+        };
+        assert_eq!(recovery.probes(at, MSS), expected);
         times.push(at);
     }
     assert_eq!(times.len(), 3);
