@@ -54,7 +54,7 @@ impl Path {
             .random
             .wrapping_mul(6_364_136_223_846_793_005)
             .wrapping_add(1_442_695_040_888_963_407);
-        n != 0 && (self.random >> 33) % n == 0
+        n != 0 && (self.random >> 33).is_multiple_of(n)
     }
 
     fn send(&mut self, now: i64, packet: &[u8]) {
@@ -199,7 +199,12 @@ impl Ends {
                 let until = if end == 0 { bytes } else { came[0] };
                 let left = &sent[written[end]..until];
                 written[end] += (&self.programs[from]).write(left).unwrap_or(0);
+                // The far end reads no more before it has written that.
+                let is_behind = |came: &[usize; 2], written: &[usize; 2]| {
+                    comes_back && end == 0 && came[0] > written[1]
+                };
                 while came[end] < bytes
+                    && !is_behind(&came, &written)
                     && let Ok(len) = (&self.programs[to]).read(&mut buffer)
                 {
                     let expected = &sent[came[end]..came[end] + len];
@@ -242,10 +247,10 @@ fn a_path_that_loses_repeats_and_reorders_does_not_stall() {
         for seed in 1..=8 {
             let path = |seed| Path::new(GIGABIT, 50, 200_000, [200, 100, 100], seed);
             let ends = Ends::new([path(seed), path(seed + 100)]);
-            let outcome = ends.transfer(4 << 20, comes_back);
+            let outcome = ends.transfer(8 << 20, comes_back);
             assert!(outcome.drops > 10, "{outcome:?}");
             assert!(outcome.longest < SECOND / 5, "{seed}: {outcome:?}");
-            assert!(outcome.took < SECOND / 2, "{seed}: {outcome:?}");
+            assert!(outcome.took < SECOND, "{seed}: {outcome:?}");
         }
     }
 }

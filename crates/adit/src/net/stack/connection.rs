@@ -161,9 +161,15 @@ impl TcpConnection {
         let now = core.now;
         self.segments.now = now;
         let is_open = self.is_established();
+        let before = self.segments.recovery.unacknowledged();
         let repeat = self.segments.received(packet, headers, is_open);
         self.segments.limit_window(packet, headers.start);
+        let queued = self.queued();
         self.process(core, packet, headers.start);
+        let was_told = self.segments.recovery.unacknowledged() != before;
+        if was_told && queued > 0 && self.queued() == queued {
+            self.acknowledge(core);
+        }
         self.repeat(core, repeat);
         self.silent_since = None;
         self.used = now;
@@ -200,6 +206,24 @@ impl TcpConnection {
         };
         let interface = &mut core.interface;
         interface.poll_ingress_single(now, &mut device, &mut awake.sockets);
+    }
+
+    /// Bytes that are not acknowledged.
+    fn queued(&mut self) -> usize {
+        self.tcp().map_or(0, |socket| socket.send_queue())
+    }
+
+    /// Tells smoltcp what a segment acknowledged: it has not looked, since the payload was outside its
+    /// window. Two ends that write into full windows would wait for each other (RFC 9293 §3.10.7.4).
+    fn acknowledge(&mut self, core: &mut Core) {
+        let mut packet = [0; 60];
+        let packet = &mut packet[..wire::bare_segment_len(&self.flow)];
+        let start = wire::ip_header(self.flow.local.ip());
+        let recovery = &mut self.segments.recovery;
+        let (ack, window) = (recovery.unacknowledged(), recovery.alternated());
+        let seq = self.segments.ack;
+        wire::write_acknowledgement(packet, &self.flow, [seq, ack], window);
+        self.process(core, packet, start);
     }
 
     fn repeat(&mut self, core: &mut Core, what: Repeat) {
@@ -377,8 +401,7 @@ impl TcpConnection {
     /// Gives up a connection whose other end, or whose program, is gone.
     fn watch(&mut self, now: Micros) {
         use tcp::State::{Closing, FinWait1, FinWait2, LastAck};
-        let queued = self.tcp().map_or(0, |socket| socket.send_queue());
-        let waits = queued > 0 || matches!(self.state, FinWait1 | Closing | LastAck);
+        let waits = self.queued() > 0 || matches!(self.state, FinWait1 | Closing | LastAck);
         if waits && self.is_established() {
             let since = *self.silent_since.get_or_insert(now);
             if since + STALLED <= now {

@@ -100,6 +100,16 @@ impl Recovery {
         self.window = window;
     }
 
+    /// The first byte that is not acknowledged.
+    pub(super) fn unacknowledged(&self) -> u32 {
+        self.unacknowledged
+    }
+
+    /// The other end's window, as smoltcp is to see it.
+    pub(super) fn alternated(&mut self) -> u16 {
+        self.alternate(self.window, self.scale)
+    }
+
     /// What follows the last byte that was sent.
     pub(super) fn next(&self) -> u32 {
         self.next
