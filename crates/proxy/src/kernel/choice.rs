@@ -8,12 +8,12 @@ use super::setup::{InnerNetwork, KernelDevice};
 /// What the user asks for: `--stack`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StackChoice {
-    /// What is best here.
+    /// What is best here: the kernel's by a TUN device, or else that in this process.
     #[default]
     Auto,
     /// That in this process, which works everywhere.
     Smoltcp,
-    /// The kernel's, in a namespace.
+    /// The kernel's, in a namespace, by a TUN device or else by a packet socket.
     Kernel,
 }
 
@@ -41,20 +41,25 @@ pub fn choose(
     if choice == StackChoice::Smoltcp {
         return Ok((ChosenStack::Smoltcp, "smoltcp, as asked for".into()));
     }
-    match Namespace::make(program, argument, network, KernelDevice::Any) {
+    let device = match choice {
+        // By a packet socket the kernel's is no better than that in this process: it is there to be asked for.
+        StackChoice::Auto => KernelDevice::Tun,
+        _ => KernelDevice::Any,
+    };
+    match Namespace::make(program, argument, network, device) {
         Ok((namespace, why)) => {
             let by = match namespace.device() {
                 KernelDevice::PacketSocket => "a packet socket",
                 KernelDevice::Any | KernelDevice::Tun => "a TUN device",
             };
-            let text = match why {
-                Some(why) => format!("kernel, by {by} in a user namespace: {why}"),
-                None => format!("kernel, by {by} in a user namespace"),
-            };
+            let mut text = format!("kernel, by {by} in a user namespace");
+            if let Some(why) = why {
+                text += &format!(", as a TUN device cannot be had: {why}");
+            }
             Ok((ChosenStack::Kernel(namespace), text))
         }
         Err(error) if choice == StackChoice::Auto => {
-            let text = format!("smoltcp, as the kernel's stack cannot be had: {error}");
+            let text = format!("smoltcp, as the kernel's cannot be had by a TUN device: {error}");
             Ok((ChosenStack::Smoltcp, text))
         }
         Err(error) => Err(error),

@@ -30,7 +30,8 @@ pub(crate) const DEVICES: [KernelDevice; 2] = [KernelDevice::Tun, KernelDevice::
 
 type Test = (&'static str, fn(KernelDevice));
 
-const TESTS: [Test; 8] = [
+const TESTS: [Test; 9] = [
+    ("the_best_stack_is_chosen", processes::chosen),
     ("tcp_carries_every_byte_both_ways", carries::tcp),
     (
         "listeners_take_connections_of_both_families",

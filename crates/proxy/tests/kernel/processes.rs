@@ -6,7 +6,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
-use adit_proxy::kernel::{ChosenStack, KernelDevice, Namespace, StackChoice, choose};
+use adit_proxy::kernel::{ChosenStack, KernelDevice, Namespace, NotHere, StackChoice, choose};
 use adit_sandbox::calls::INTRUDER;
 use adit_sandbox::{Otherwise, Role, filters_of, install};
 use rustix::fs::{CWD, FileType, Mode, chmod, makedev, mknodat};
@@ -122,28 +122,39 @@ fn children(process: u32) -> Vec<u32> {
     words.map(|word| word.parse().expect("a number")).collect()
 }
 
+/// A process that does not outlive its test.
+struct Killed(std::process::Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 pub(crate) fn killed_program(device: KernelDevice) {
     let word = match device {
         KernelDevice::Tun => "tun",
         _ => "packet socket",
     };
-    let mut held = Command::new(program())
+    let held = Command::new(program())
         .args([HELD, word])
         .stdout(Stdio::piped())
         .spawn()
         .expect("it is started");
+    let mut held = Killed(held);
     let mut line = String::new();
-    let output = held.stdout.take().expect("its output");
+    let output = held.0.stdout.take().expect("its output");
     BufReader::new(output).read_line(&mut line).expect("a line");
     assert_eq!(line, "it runs\n");
-    let children = children(held.id());
+    let children = children(held.0.id());
     let [child] = &children[..] else {
         panic!("one child, not {children:?}");
     };
     let inside = namespace_of(*child);
     assert!(inside.as_ref().is_none_or(|inside| !nobody_is_in(inside)));
-    held.kill().expect("killed");
-    held.wait().expect("its end");
+    held.0.kill().expect("killed");
+    drop(held);
     let inside = inside.as_deref();
     wait_until("nobody is in the namespace", || {
         inside.is_none_or(nobody_is_in)
@@ -154,6 +165,25 @@ pub(crate) fn killed_program(device: KernelDevice) {
         status.is_empty() || status.contains("State:\tZ")
     };
     wait_until("the process is gone", is_gone);
+}
+
+fn choice(of: StackChoice) -> Result<(ChosenStack, String), NotHere> {
+    choose(of, &program(), CHILD, &inner())
+}
+
+/// With a TUN device it is the kernel's that is chosen.
+pub(crate) fn chosen(device: KernelDevice) {
+    if device != KernelDevice::Tun {
+        return;
+    }
+    for of in [StackChoice::Auto, StackChoice::Kernel] {
+        let (chosen, why) = choice(of).expect("a stack");
+        let ChosenStack::Kernel(namespace) = chosen else {
+            panic!("{why}");
+        };
+        assert_eq!(namespace.device(), KernelDevice::Tun);
+        assert_eq!(why, "kernel, by a TUN device in a user namespace");
+    }
 }
 
 /// In another process that may not have user namespaces, as with the filter of a container: the choice falls
@@ -175,14 +205,13 @@ pub(crate) fn choose_where_refused() -> bool {
         (step.code, step.jt, step.jf, step.k) = (code, jt, jf, k);
     }
     install(&[filter]).expect("a filter");
-    let choose = |choice| choose(choice, &crate::program(), CHILD, &inner());
     let refused = "user namespaces are refused here, by seccomp";
-    let (chosen, why) = choose(StackChoice::Auto).expect("it falls back");
+    let (chosen, why) = choice(StackChoice::Auto).expect("it falls back");
     assert!(matches!(chosen, ChosenStack::Smoltcp), "{chosen:?}");
     assert!(why.starts_with("smoltcp") && why.contains(refused), "{why}");
-    let error = choose(StackChoice::Kernel).expect_err("refused");
+    let error = choice(StackChoice::Kernel).expect_err("refused");
     assert!(error.to_string().contains(refused), "{error}");
-    let (chosen, why) = choose(StackChoice::Smoltcp).expect("it is everywhere");
+    let (chosen, why) = choice(StackChoice::Smoltcp).expect("it is everywhere");
     assert!(matches!(chosen, ChosenStack::Smoltcp), "{why}");
     true
 }
@@ -193,8 +222,10 @@ pub(crate) fn choose_without_tun() -> bool {
         println!("not possible here: {error}");
         return error.to_string().contains("refused");
     }
-    let chosen = choose(StackChoice::Kernel, &program(), CHILD, &inner());
-    let (chosen, why) = chosen.expect("a stack");
+    let (chosen, why) = choice(StackChoice::Auto).expect("a stack");
+    assert!(matches!(chosen, ChosenStack::Smoltcp), "{why}");
+    assert!(why.contains("/dev/net/tun"), "{why}");
+    let (chosen, why) = choice(StackChoice::Kernel).expect("a stack");
     let ChosenStack::Kernel(namespace) = chosen else {
         panic!("{why}");
     };
