@@ -72,6 +72,8 @@ fn a_veth_pair_spans_two_namespaces_and_takes_every_change() {
             txqueuelen: Some(321),
             gso_max_size: Some(61_000),
             no_link_local: true,
+            address: Some([2, 0, 0, 0, 0, 7]),
+            no_arp: true,
             netns: None,
         };
         netlink.set_link(here.index, &change).unwrap();
