@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use adit_ctl::status::{EventJson, InterfaceJson};
-use adit_engine::{Event, EventListener};
+use adit_engine::{Event, EventListener, Incident};
 use adit_proto::config::PublicKey;
 use adit_sandbox::Role;
 
@@ -68,7 +68,10 @@ pub(super) fn listener(
 /// On a thread of the engine, which must not wait.
 fn tell_of(tell: &SyncSender<PeerNotice>, name: &str, names: &Names, event: &Event) {
     let about = match event {
-        Event::Unanswered { peer } => Some(PeerNotice::Unanswered(*peer)),
+        Event::Incident {
+            incident: Incident::InVain { peer, .. },
+            ..
+        } => Some(PeerNotice::Unanswered(*peer)),
         Event::Session { peer, .. } => Some(PeerNotice::Answered(*peer)),
         _ => None,
     };

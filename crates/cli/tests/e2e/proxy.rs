@@ -176,7 +176,8 @@ fn clients_get_in_as_nobody(program: Program) {
     site.write(file, &(site.tunnel() + SERVICES));
     host.sh(&format!("chown 65534 {file}"));
     let capture = Capture::start(host, "eth0", "ip or ip6");
-    let mut proxy = start(host, NOBODY, &format!("-c {file}"));
+    let nobody = format!("{NOBODY} /run/bin-adit");
+    let mut proxy = start(host, &nobody, &format!("-c {file}"));
     for arguments in [
         format!("-x socks5h://127.0.0.1:1080 http://{NAME}/"),
         "-x socks5://127.0.0.1:1080 http://192.168.77.2/".into(),
