@@ -23,6 +23,14 @@ pub(super) struct LoadedProxy {
 
 pub(super) fn load(args: &ProxyArgs) -> Result<LoadedProxy> {
     let path = file(args)?;
+    if path.try_exists().is_ok_and(|exists| !exists) {
+        bail!(
+            Mistake,
+            "there is no file {}: name one of wireproxy's or of wg-quick's; one in {} is called by its name alone, as wg0",
+            path.display(),
+            config::DIR
+        );
+    }
     let environment = |name: &str| std::env::var(name).ok();
     let read = ProxyConfig::read(&path, &environment);
     let read = read.map_err(|errors| Failure::Mistake(errors.to_string()))?;

@@ -118,12 +118,9 @@ fn bad_input_is_refused_with_one_line_and_changes_nothing() {
         1,
         "no file /etc/wireguard/nope.conf",
     );
-    let not_found = [
-        "proxy -c /run/none.conf",
-        "proxy nope --socks 1080",
-        "proxy -n -c /run",
-    ];
-    refused(&host, &not_found, 1, "cannot be read");
+    let not_found = ["proxy -c /run/none.conf", "proxy nope --socks 1080"];
+    refused(&host, &not_found, 1, "there is no file");
+    refused(&host, &["proxy -n -c /run"], 1, "Is a directory");
     refused(&host, &["proxy"], 1, "/etc/wireproxy/wireproxy.conf");
     let unserved = [
         "tune nope --shards 1",
