@@ -89,14 +89,14 @@ fn examine(args: &WhyArgs) -> Result<WhyReport> {
         (status, link) => {
             return Ok(WhyReport::of_interface(
                 name,
-                absent(name, status, link.is_some()),
+                absent(name, status, link.is_some(), has_file(name)),
             ));
         }
     };
     let Some(link) = link else {
         return Ok(WhyReport::of_interface(
             name,
-            absent(name, Ok(status), false),
+            absent(name, Ok(status), false, has_file(name)),
         ));
     };
     let peers = match choose(&status, args) {
@@ -154,11 +154,17 @@ pub(crate) fn of_silent_peer(
     diagnose::diagnose(&seen)
 }
 
+/// Whether an interface has a file. One in a folder that cannot be looked into may be there.
+fn has_file(name: &str) -> bool {
+    config::locate(name).is_ok_and(|(path, _)| path.try_exists().unwrap_or(true))
+}
+
 /// The interface is not there, or nobody answers for it.
 fn absent(
     name: &str,
     status: std::result::Result<InterfaceJson, ClientError>,
     is_there: bool,
+    has_file: bool,
 ) -> Finding {
     let up = format!("adit up {name}");
     match (status, is_there) {
@@ -167,9 +173,18 @@ fn absent(
             Finding::new(Cause::NoInterface, Certainty::Certain, text)
                 .run(format!("ip netns exec NAMESPACE adit why {name}"))
         }
-        (Err(_), false) => {
+        (Err(_), false) if has_file => {
             let text = format!("there is no interface {name}");
             Finding::new(Cause::NoInterface, Certainty::Certain, text).run(up)
+        }
+        (Err(_), false) => {
+            let text = format!(
+                "there is no interface {name}, and no file {}/{name}.conf that would make one",
+                config::DIR
+            );
+            Finding::new(Cause::NoInterface, Certainty::Certain, text)
+                .run("adit show interfaces".to_owned())
+                .run(format!("adit init {name}"))
         }
         (Err(error), true) => {
             let text = format!("{name} is there, and {}", show::explain(name, error));
@@ -279,4 +294,31 @@ fn attempt(
         one.reverse_path.look_again();
     }
     Ok(seen)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interface_that_is_not_there_is_brought_up_only_by_a_file() {
+        let runs = |is_there, has_file| {
+            let refused = ClientError::Io(ErrorKind::NotFound.into());
+            let finding = absent("wg7", Err(refused), is_there, has_file);
+            let json = serde_json::to_string(&finding).expect("JSON");
+            ["adit up wg7", "adit init wg7"].map(|run| json.contains(run))
+        };
+        assert_eq!(runs(false, true), [true, false]);
+        assert_eq!(runs(false, false), [false, true]);
+        // Its process is gone, so that it was up.
+        assert_eq!(runs(true, false), [true, false]);
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_looked_for_may_be_there() {
+        assert!(!has_file("adit-none"));
+        // The name of a file may not be so long, and looking for it fails.
+        let long = format!("{}/wg7.conf", "x".repeat(300));
+        assert!(has_file(&long));
+    }
 }
