@@ -354,7 +354,7 @@ pub(crate) struct TuneArgs {
     #[command(flatten)]
     pub(crate) change: ThreadChange,
     #[command(flatten)]
-    pub(crate) said: QuietArgs,
+    pub(crate) said: OutputArgs,
 }
 
 #[derive(Args)]

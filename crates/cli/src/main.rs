@@ -23,6 +23,7 @@ mod show;
 mod systemd;
 mod threads;
 mod top;
+mod tune;
 mod upgrade;
 mod view;
 mod watched;
@@ -167,7 +168,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         }
         .map(done),
         (Some(Command::Upgrade(args)), _) => upgrade::upgrade(&args).map(done),
-        (Some(Command::Tune(args)), _) => run::tune(&args).map(done),
+        (Some(Command::Tune(args)), _) => tune::tune(&args).map(done),
         (Some(Command::Save(args)), _) => quick::save(&args).map(done),
         (Some(Command::Sync(args)), _) => quick::sync_command(&args).map(done),
         (Some(Command::NewPeer(args)), _) => quick::new_peer(&args).map(done),

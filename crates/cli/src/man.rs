@@ -108,6 +108,7 @@ fn sections(name: &str) -> Roff {
             );
         }
         "adit-init" => {
+            said(&mut roff);
             list(&mut roff, "FILES", [CONFIGURATION]);
             let examples = [
                 ("adit init", "Asks, and makes /etc/wireguard/wg0.conf."),
@@ -158,7 +159,7 @@ fn sections(name: &str) -> Roff {
             );
         }
         _ => {
-            if name == "adit-upgrade" {
+            if ["adit-upgrade", "adit-tune"].contains(&name) {
                 said(&mut roff);
             }
             list(&mut roff, "EXAMPLES", own_examples);
@@ -190,7 +191,9 @@ fn said(roff: &mut Roff) {
     paragraph(
         roff,
         "With `--json`, `adit up`, `down`, `sync` and `save` print an object with `schema`, `interface` and `done`, which is \
-         `up`, `down`, `synced` or `saved`; `adit upgrade` one with `schema`, `done` (`upgraded`) and `processes`, of which each \
+         `up`, `down`, `synced` or `saved`; `adit tune` the same with `tuned`, and `shards` and `policy` as they were asked for; \
+         `adit init` the same with `made`, and `file`, `public_key`, `addresses`, `listen_port`, `endpoint` and `forward` \
+         (null for this host alone); `adit upgrade` one with `schema`, `done` (`upgraded`) and `processes`, of which each \
          has `interfaces`, `pid`, `old_pid`, `version` and `old_version`. It is all of standard output: what hooks print goes \
          to standard error, with messages. Where something failed, the exit status is 1; only `adit upgrade` then prints an \
          object, with the processes that were replaced. Fields may be added under the same `schema`; that one is removed or \

@@ -364,7 +364,7 @@ fn a_synopsis_has_the_values_of_options() {
     );
     assert_eq!(
         synopsis("adit-tune"),
-        "adit tune [-q|--quiet] {--shards N | --policy POLICY}... INTERFACE"
+        "adit tune [-q|--quiet] [--json] {--shards N | --policy POLICY}... INTERFACE"
     );
     assert_eq!(synopsis("adit-peer"), "adit peer COMMAND ...");
     assert!(synopsis("adit-show").contains("[--watch[=SECONDS]]"));

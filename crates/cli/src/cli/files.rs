@@ -50,7 +50,7 @@ pub(crate) struct InitArgs {
     #[arg(short, long)]
     pub(crate) yes: bool,
     #[command(flatten)]
-    pub(crate) said: QuietArgs,
+    pub(crate) said: OutputArgs,
 }
 
 /// What peers may reach through a host.

@@ -33,7 +33,7 @@ pub(crate) use background::{notify_systemd, start as start_in_background, start_
 use self::events::{MainEvent, MainEvents};
 use self::hand_over::{HandOverListener, Me, give};
 use self::process::{Children, Given, ServingProcess};
-use crate::cli::{RunArgs, TuneArgs};
+use crate::cli::RunArgs;
 use crate::demo::status_directory;
 use crate::failure::{Context, Failure, Result, bail, say};
 use crate::run::background::inherited_number;
@@ -333,34 +333,6 @@ pub(crate) fn join(with: &str, name: &str) -> Result<()> {
             error => format!("cannot have the process of {with} serve {name}: {error}"),
         })
     })
-}
-
-/// Has the process that serves an interface process packets by other threads.
-pub(crate) fn tune(args: &TuneArgs) -> Result<()> {
-    let name = &args.interface;
-    let policy = args.change.policy.map(|policy| policy.0.name());
-    let changed = UapiClient::connect(name)
-        .map_err(ClientError::Io)
-        .and_then(|mut client| client.set_threads(args.change.shards, policy));
-    changed.map_err(|error| {
-        Failure::State(match error {
-            ClientError::Explained(why) => format!("the process of {name} changed nothing: {why}"),
-            error if error.is_unserved() => {
-                format!("no process serves {name}: `adit up {name}` starts one")
-            }
-            ClientError::Refused(_) => no_tuning(name),
-            ClientError::Io(e) if e.kind() == ErrorKind::UnexpectedEof => no_tuning(name),
-            error => format!("cannot ask the process of {name}: {error}"),
-        })
-    })?;
-    args.said.say(format_args!(
-        "the process of {name} works as it was asked to: `adit show {name}` shows what is in force"
-    ));
-    Ok(())
-}
-
-fn no_tuning(name: &str) -> String {
-    format!("the process of {name} cannot change its threads: it is no Adit, or an older one")
 }
 
 /// The offloads that remain after `--disable-offload` and ADIT_DISABLE_OFFLOADS.

@@ -361,7 +361,12 @@ fn threads_change_under_load_without_a_loss() {
     }
     // One of them is left as it is.
     assert!(tune(&net.left, "--shards 3 --policy inline").ok());
-    assert!(tune(&net.left, "--policy auto").ok());
+    let json = tune(&net.left, "--json --policy auto");
+    assert!(
+        json.ok() && json.stdout.contains("\"policy\": \"auto\""),
+        "{}",
+        json.stdout
+    );
     assert_eq!(status(&net.left, "wg1")["engine"]["max_shards"], 3);
     let gone = net.left.try_sh(&format!("{} tune wg7 --shards 2", adit()));
     assert!(

@@ -16,11 +16,13 @@ use adit_ctl::config::{self, Forward, HostPort, InterfaceAddress};
 use adit_ctl::keys;
 use adit_proto::config::{Cidr, PublicKey, Secret};
 use clap::ValueEnum;
+use serde::Serialize;
 use zeroize::Zeroizing;
 
 use super::file;
+use super::list::{SCHEMA, print_json};
 use super::{open_netlink, require_rights};
-use crate::cli::{self, InitArgs, Reach};
+use crate::cli::{self, InitArgs, OutputArgs, Reach};
 use crate::failure::{Failure, Result, bail, say};
 use crate::keys as new_keys;
 use ask::Asker;
@@ -77,9 +79,41 @@ pub(crate) fn init(args: &InitArgs) -> Result<()> {
         file::make_dir(Path::new(config::DIR))?;
     }
     file::create(&path, &text)?;
-    match args.said.quiet {
-        true => Ok(()),
-        false => cli::print(summary(&path, &answers, private.public_key()).as_bytes()),
+    let public = private.public_key();
+    match args.said {
+        OutputArgs { quiet: true, .. } => Ok(()),
+        OutputArgs { json: true, .. } => print_json(&InitDone::of(&name, &path, &answers, public)),
+        _ => cli::print(summary(&path, &answers, public).as_bytes()),
+    }
+}
+
+/// What was done, as JSON.
+#[derive(Serialize)]
+struct InitDone<'a> {
+    schema: u32,
+    interface: &'a str,
+    done: &'a str,
+    file: &'a Path,
+    public_key: String,
+    addresses: Vec<String>,
+    listen_port: u16,
+    endpoint: String,
+    forward: Option<&'a str>,
+}
+
+impl<'a> InitDone<'a> {
+    fn of(interface: &'a str, file: &'a Path, answers: &Answers, public: PublicKey) -> Self {
+        Self {
+            schema: SCHEMA,
+            interface,
+            done: "made",
+            file,
+            public_key: public.to_string(),
+            addresses: answers.addresses.iter().map(ToString::to_string).collect(),
+            listen_port: answers.port,
+            endpoint: answers.endpoint.to_string(),
+            forward: answers.reach.forward().map(Forward::name),
+        }
     }
 }
 

@@ -54,3 +54,18 @@ fn the_file_says_what_was_answered_and_has_nothing_to_remark() {
         assert!(!said.contains(&**keys::to_base64(private.bytes())));
     }
 }
+
+#[test]
+fn json_says_what_the_file_says_and_not_its_key() {
+    let private = new_keys::private_key().unwrap();
+    let public = private.public_key();
+    let path = Path::new("/etc/wireguard/wg0.conf");
+    for (reach, forward) in [(Reach::Internet, r#""internet""#), (Reach::Host, "null")] {
+        let json = InitDone::of("wg0", path, &answers(reach), public);
+        let json = serde_json::to_string(&json).unwrap();
+        let expected = format!(
+            r#"{{"schema":1,"interface":"wg0","done":"made","file":"/etc/wireguard/wg0.conf","public_key":"{public}","addresses":["10.115.23.1/24","fd00:7::1/64"],"listen_port":51821,"endpoint":"vpn.example.org:443","forward":{forward}}}"#
+        );
+        assert_eq!(json, expected);
+    }
+}
