@@ -874,7 +874,7 @@ fn files_of_other_programs_are_named_in_one_line() {
         ),
         (
             ours.clone() + "[Socks5]\nBindAddress = 127.0.0.1:25344\n",
-            "wireproxy (line 6)",
+            "a proxy (line 6), which `adit proxy -c FILE` runs",
         ),
         (format!("{{\"PrivateKey\": \"{PRIVATE}\"}}"), "JSON"),
         (
