@@ -3,7 +3,6 @@
 use std::fmt;
 use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
-use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -103,11 +102,6 @@ impl Namespace {
     /// The number of its process.
     pub fn process(&self) -> u32 {
         self.end.process()
-    }
-
-    /// The inner addresses.
-    pub fn addresses(&self) -> &[IpAddr] {
-        &self.network.addresses
     }
 }
 
