@@ -79,9 +79,8 @@ pub(super) fn tunnel(scan: &mut Scan<'_>, file: &str) -> Option<TunnelPart> {
 
 /// A remark with the section that its line is in.
 fn with_section(scan: &Scan<'_>, mut remark: Remark) -> Remark {
-    let mut parts = scan.parts.iter().rev();
-    let part = parts.find(|part| part.line <= remark.line);
-    if let Some(part) = part.filter(|_| remark.line != 0) {
+    let above = scan.parts.partition_point(|part| part.line <= remark.line);
+    if let Some(part) = scan.parts[..above].last() {
         let section = format!("[{}]", part.section.name());
         if !remark.text.contains(&section) {
             remark.text = format!("{section} {}", remark.text);
