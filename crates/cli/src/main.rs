@@ -36,7 +36,7 @@ use clap::Parser;
 use clap::error::ErrorKind;
 
 use cli::{Cli, Command, PeerCommand};
-use failure::{Result, say};
+use failure::{Context, Result, say};
 
 fn main() -> ExitCode {
     if let Ok(name) = std::env::var("ADIT_AEAD") {
@@ -53,6 +53,10 @@ fn main() -> ExitCode {
                 true => resolver::look_up_again(sandbox),
                 false => resolver::serve(sandbox),
             })
+        }
+        Some(argument) if argument == proxy::tunnel::ARGUMENT => {
+            let served = adit_proxy::kernel::serve_child();
+            Some(served.context(|| "cannot make sockets for a proxy".into()))
         }
         Some(argument) if argument == helper::ARGUMENT => Some(helper::serve(arguments)),
         _ => None,

@@ -280,7 +280,8 @@ const RESOLVER_OLDER: &[Call] = calls![
 const RESOLVER_OLDER: &[Call] = &[];
 
 /// The clients of a proxy, and its tunnel: TCP and UDP sockets of any kind and to anywhere, as they ask
-/// for; threads, which have the same limits; and the ends of pairs and pipes.
+/// for; threads, which have the same limits; the ends of pairs and pipes; and a TUN device that is open, for the
+/// kernel's stack.
 const PROXY: &[Call] = calls![
     SYS_accept4,
     SYS_bind,
@@ -299,7 +300,7 @@ const PROXY: &[Call] = calls![
     SYS_getsockname,
     SYS_getsockopt,
     SYS_gettid,
-    SYS_ioctl: Waiting,
+    SYS_ioctl: Attached,
     SYS_listen,
     SYS_pipe2,
     SYS_ppoll,

@@ -14,7 +14,7 @@ mod lines;
 mod load;
 mod pages;
 mod silence;
-mod tunnel;
+pub(crate) mod tunnel;
 
 use std::io::Write;
 use std::net::TcpListener;
@@ -28,6 +28,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use adit::Threads;
 use adit_ctl::{Service, Serving, status};
 use adit_proxy::config::{Bind, Host, ProxyConfig, ServiceKind};
+use adit_proxy::kernel::ChosenStack;
 use adit_proxy::serve::{self, InfoOptions, Level, LogSink, Proxy, ProxyListeners, ServeOptions};
 use adit_sandbox::{Role, SandboxFolders, Starter};
 
@@ -35,7 +36,7 @@ use self::alive::AliveChecks;
 use self::control::{ControlSockets, TunnelFacts};
 use self::load::LoadedProxy;
 use self::pages::ProxyPages;
-use self::tunnel::{RunningStack, TunnelHooks, choose_stack};
+use self::tunnel::{RunningStack, TunnelHooks, begin_stack, choose_stack};
 use crate::cli::{self, ProxyArgs};
 use crate::failure::{Context, Failure, Result, say};
 use crate::run::background::{self, Notifier};
@@ -91,6 +92,8 @@ struct OpenedSockets {
     control: ControlSockets,
     level: LogLevel,
     notifier: Notifier,
+    stack: ChosenStack,
+    why: String,
 }
 
 fn run(args: &ProxyArgs, loaded: LoadedProxy) -> Result<()> {
@@ -105,6 +108,7 @@ fn run(args: &ProxyArgs, loaded: LoadedProxy) -> Result<()> {
         background::leave_session();
     }
     let LoadedProxy { name, config, .. } = loaded;
+    let (stack, why) = choose_stack(args.stack, &config.tunnel)?;
     let opened = OpenedSockets {
         listeners: serve::bind(&config.services)
             .map_err(|error| Failure::State(error.to_string()))?,
@@ -112,6 +116,8 @@ fn run(args: &ProxyArgs, loaded: LoadedProxy) -> Result<()> {
         control: ControlSockets::bind(&name, level),
         level,
         notifier: Notifier::new(),
+        stack,
+        why,
     };
     let named = tunnel::names(&config.tunnel.peers);
     let (resolver, _resolving) = Resolver::start(level, !args.no_sandbox, !named.is_empty())?;
@@ -126,13 +132,8 @@ fn run(args: &ProxyArgs, loaded: LoadedProxy) -> Result<()> {
     if !args.no_sandbox {
         begin_sandbox(&config, &opened.control)?;
     }
-    let mut running = RunningProxy::begin(
-        args,
-        (&name, &config),
-        opened,
-        &endpoints,
-        (&resolver, sender),
-    )?;
+    let mut running =
+        RunningProxy::begin((&name, &config), opened, &endpoints, (&resolver, sender))?;
     resolver.name(&name, &running.facts.interface, named, true);
     if !args.silent {
         lines::say_all(
@@ -210,7 +211,6 @@ struct RunningProxy {
 
 impl RunningProxy {
     fn begin(
-        args: &ProxyArgs,
         (name, config): (&str, &ProxyConfig),
         opened: OpenedSockets,
         endpoints: &[Option<std::net::SocketAddr>],
@@ -222,6 +222,8 @@ impl RunningProxy {
             control,
             level,
             notifier,
+            stack,
+            why,
         } = opened;
         let names = Arc::new(Names::default());
         let peers = config.tunnel.peers.iter();
@@ -236,9 +238,10 @@ impl RunningProxy {
         let count = std::thread::available_parallelism().map_or(1, usize::from);
         let hooks = TunnelHooks {
             threads: Threads::new(count).on_start(confine),
+            on_start: Arc::new(confine),
             listener,
         };
-        let stack = choose_stack(args.stack, &config.tunnel, endpoints, hooks)?;
+        let stack = begin_stack(stack, &config.tunnel, endpoints, hooks)?;
         let interface = Arc::clone(stack.stack.tunnel().interface());
         let facts = Arc::new(TunnelFacts {
             name: name.to_owned(),
@@ -290,7 +293,7 @@ impl RunningProxy {
             _service: service,
             _alive: alive,
             facts,
-            why: stack.why.clone(),
+            why,
             stack,
             ended,
             _looks: looks,

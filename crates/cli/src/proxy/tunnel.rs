@@ -1,6 +1,7 @@
 //! The tunnel of a proxy, and the stack inside it.
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,10 +11,19 @@ use adit_ctl::config::HostPort;
 use adit_engine::EventListener;
 use adit_proto::config::PublicKey;
 use adit_proxy::config::{Endpoint, Host, PeerPart, TunnelPart};
+use adit_proxy::kernel::{
+    self, ChosenStack, InnerNetwork, KernelOptions, KernelStack, StackChoice,
+};
 use adit_proxy::stack::Stack;
 
 use crate::cli::StackArg;
-use crate::failure::{Context, Result, bail, say};
+use crate::failure::{Context, Result, say};
+
+/// The argument with which this program makes sockets in a namespace of its own, and nothing else.
+pub(crate) const ARGUMENT: &str = "--kernel-net";
+
+/// The MTU inside where the file has none: that of wg-quick on an Internet of 1,500 bytes.
+const MTU: usize = 1420;
 
 /// Asks a host inside the tunnel whether it is there.
 pub(super) type Ping =
@@ -22,6 +32,8 @@ pub(super) type Ping =
 /// What a tunnel calls, and on how many threads it runs.
 pub(super) struct TunnelHooks {
     pub(super) threads: Threads,
+    /// Called first on each other thread of the stack.
+    pub(super) on_start: Arc<dyn Fn() + Send + Sync>,
     pub(super) listener: EventListener,
 }
 
@@ -31,48 +43,76 @@ pub(super) struct RunningStack {
     pub(super) ping: Arc<Ping>,
     /// TCP connections inside the tunnel, where they are counted.
     pub(super) connections: Option<Arc<dyn Fn() -> u64 + Send + Sync>>,
-    /// Which it is, and why, for people.
-    pub(super) why: String,
 }
 
-/// Begins the tunnel and the stack that is asked for.
-pub(super) fn choose_stack(
-    choice: StackArg,
+/// Chooses the stack, before the sandbox begins: that of the kernel starts a process. Returns what was chosen, and
+/// why, for people.
+pub(super) fn choose_stack(choice: StackArg, part: &TunnelPart) -> Result<(ChosenStack, String)> {
+    let choice = match choice {
+        StackArg::Auto => StackChoice::Auto,
+        StackArg::Smoltcp => StackChoice::Smoltcp,
+        StackArg::Kernel => StackChoice::Kernel,
+    };
+    let network = InnerNetwork {
+        addresses: part.addresses.clone(),
+        mtu: part.mtu.unwrap_or(MTU),
+    };
+    // Not the path of the binary, which may have been replaced since.
+    let program = Path::new("/proc/self/exe");
+    let chosen = kernel::choose(choice, program, ARGUMENT, &network);
+    chosen.context(|| "cannot have the kernel's stack (--stack smoltcp does without)".into())
+}
+
+/// Begins the tunnel with the stack that was chosen.
+pub(super) fn begin_stack(
+    chosen: ChosenStack,
     part: &TunnelPart,
     endpoints: &[Option<SocketAddr>],
     hooks: TunnelHooks,
 ) -> Result<RunningStack> {
-    let why = match choice {
-        StackArg::Auto | StackArg::Smoltcp => "smoltcp",
-        StackArg::Kernel => bail!(
-            State,
-            "this program has no other stack than smoltcp: leave `--stack kernel` out"
-        ),
-    };
-    let TunnelHooks { threads, listener } = hooks;
-    let mut builder = Net::builder(tunnel_config(part, endpoints)).threads(threads);
-    builder = builder.tunnel(move |builder| builder.listener(listener));
-    for address in &part.addresses {
-        builder = builder.address(*address);
+    let failed = || "cannot begin the tunnel".to_owned();
+    let config = tunnel_config(part, endpoints);
+    let TunnelHooks {
+        threads,
+        on_start,
+        listener,
+    } = hooks;
+    let build = move |builder: adit::Builder| builder.listener(listener);
+    match chosen {
+        ChosenStack::Kernel(namespace) => {
+            let options = KernelOptions {
+                dns: part.dns.clone(),
+                threads,
+                on_start: Some(on_start),
+                tunnel: Some(Box::new(build)),
+            };
+            let stack = KernelStack::start(namespace, config, options).context(failed)?;
+            let stack = Arc::new(stack);
+            let pings = Arc::clone(&stack);
+            Ok(RunningStack {
+                stack,
+                ping: Arc::new(move |to, timeout| pings.ping(to, timeout)),
+                connections: None,
+            })
+        }
+        ChosenStack::Smoltcp => {
+            let mut builder = Net::builder(config).threads(threads).tunnel(build);
+            for address in &part.addresses {
+                builder = builder.address(*address);
+            }
+            for server in &part.dns {
+                builder = builder.dns(*server);
+            }
+            let net = builder.mtu(part.mtu.unwrap_or(MTU)).start();
+            let net = Arc::new(net.context(failed)?);
+            let (pings, counted) = (Arc::clone(&net), Arc::clone(&net));
+            Ok(RunningStack {
+                stack: net,
+                ping: Arc::new(move |to, timeout| pings.ping(to, timeout)),
+                connections: Some(Arc::new(move || counted.stats().connections)),
+            })
+        }
     }
-    for server in &part.dns {
-        builder = builder.dns(*server);
-    }
-    if let Some(mtu) = part.mtu {
-        builder = builder.mtu(mtu);
-    }
-    let net = Arc::new(
-        builder
-            .start()
-            .context(|| "cannot begin the tunnel".into())?,
-    );
-    let (pings, counted) = (Arc::clone(&net), Arc::clone(&net));
-    Ok(RunningStack {
-        stack: net,
-        ping: Arc::new(move |to, timeout| pings.ping(to, timeout)),
-        connections: Some(Arc::new(move || counted.stats().connections)),
-        why: why.to_owned(),
-    })
 }
 
 fn tunnel_config(part: &TunnelPart, endpoints: &[Option<SocketAddr>]) -> Config {

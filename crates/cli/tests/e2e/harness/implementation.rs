@@ -114,7 +114,7 @@ pub fn processes(host: &Container) -> Vec<u32> {
         .iter()
         .filter(|(_, parent, args)| {
             let first = args.split(|byte| *byte == 0).nth(1).unwrap_or_default();
-            let is_child = [&b"--resolver"[..], b"--helper"].contains(&first);
+            let is_child = [&b"--resolver"[..], b"--helper", b"--kernel-net"].contains(&first);
             !is_child && !is_copy(parent, args)
         })
         .map(|(pid, ..)| *pid)
