@@ -28,7 +28,7 @@ pub trait Stack: Send + Sync {
         &self,
         remote: SocketAddr,
         timeout: Duration,
-        then: Then<Box<dyn Opened>>,
+        then: Then<Box<dyn OpenedTcp>>,
     ) -> Result<(), NetError>;
 
     /// Looks up the addresses of a name inside the tunnel, of families that this end has; it waits.
@@ -55,7 +55,7 @@ pub trait Stack: Send + Sync {
 }
 
 /// A connection that is open and has carried nothing. Dropping it resets it.
-pub trait Opened: Send {
+pub trait OpenedTcp: Send {
     /// The inner address and port of this end.
     fn local_addr(&self) -> SocketAddr;
 
@@ -85,7 +85,7 @@ pub trait Listening: AsFd + Send {
     /// # Errors
     ///
     /// [`NetError::Ended`].
-    fn try_accept(&self) -> Result<Option<Box<dyn Opened>>, NetError>;
+    fn try_accept(&self) -> Result<Option<Box<dyn OpenedTcp>>, NetError>;
 }
 
 /// A UDP port inside the tunnel.
@@ -121,10 +121,10 @@ impl Stack for Net {
         &self,
         remote: SocketAddr,
         timeout: Duration,
-        then: Then<Box<dyn Opened>>,
+        then: Then<Box<dyn OpenedTcp>>,
     ) -> Result<(), NetError> {
         self.open_tcp_with(remote, timeout, |opened| {
-            then(opened.map(|opened| -> Box<dyn Opened> { Box::new(opened) }));
+            then(opened.map(|opened| -> Box<dyn OpenedTcp> { Box::new(opened) }));
         })
     }
 
@@ -143,7 +143,7 @@ impl Stack for Net {
     }
 }
 
-impl Opened for Connection {
+impl OpenedTcp for Connection {
     fn local_addr(&self) -> SocketAddr {
         self.local_addr()
     }
@@ -163,9 +163,9 @@ impl Opened for Connection {
 }
 
 impl Listening for TcpListener {
-    fn try_accept(&self) -> Result<Option<Box<dyn Opened>>, NetError> {
+    fn try_accept(&self) -> Result<Option<Box<dyn OpenedTcp>>, NetError> {
         let opened = self.try_accept()?;
-        Ok(opened.map(|opened| -> Box<dyn Opened> { Box::new(opened) }))
+        Ok(opened.map(|opened| -> Box<dyn OpenedTcp> { Box::new(opened) }))
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use adit::net::Net;
 use adit::{Config, IpBlock, Peer, PrivateKey};
-use adit_proxy::config::{Bind, Resolve, Service, ServiceKind};
+use adit_proxy::config::{Bind, ProxyService, Resolve, ServiceKind};
 use adit_proxy::serve::{Proxy, RefusalReason, ServeOptions, bind};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -53,7 +53,7 @@ fn without_descriptors_new_clients_are_refused_and_old_ones_go_on() {
         bind: Bind::Port(SocketAddr::from(([127, 0, 0, 1], 0))),
         credentials: None,
     };
-    let listeners = bind(&[Service { line: 0, kind }]).expect("a port");
+    let listeners = bind(&[ProxyService { line: 0, kind }]).expect("a port");
     let limit = getrlimit(Resource::Nofile);
     assert_eq!(limit.current, limit.maximum, "it is raised");
     // Few enough to use them up.

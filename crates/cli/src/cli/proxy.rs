@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use adit_proxy::config::{Bind, Endpoint, Host, ServiceKind};
+use adit_proxy::config::{Bind, EndpointHost, ProxyEndpoint, ServiceKind};
 use clap::{Args, ValueEnum};
 
 #[cfg(test)]
@@ -78,7 +78,7 @@ pub(crate) enum StackArg {
 pub(crate) struct ForwardArg {
     is_udp: bool,
     bind: SocketAddr,
-    target: Endpoint,
+    target: ProxyEndpoint,
 }
 
 impl ForwardArg {
@@ -156,18 +156,18 @@ fn forward(text: &str) -> Result<ForwardArg, String> {
     })
 }
 
-fn target_of(text: &str) -> Option<Endpoint> {
+fn target_of(text: &str) -> Option<ProxyEndpoint> {
     if let Ok(address) = text.parse::<SocketAddr>() {
-        return Some(Endpoint {
-            host: Host::Address(address.ip()),
+        return Some(ProxyEndpoint {
+            host: EndpointHost::Address(address.ip()),
             port: address.port(),
         });
     }
     let (name, port) = text.rsplit_once(':')?;
     let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b".-_".contains(&byte);
     let is_right = (1..=253).contains(&name.len()) && name.bytes().all(is_name);
-    is_right.then_some(Endpoint {
-        host: Host::Name(name.to_owned()),
+    is_right.then_some(ProxyEndpoint {
+        host: EndpointHost::Name(name.to_owned()),
         port: port.parse().ok()?,
     })
 }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use adit_ctl::config::{self, Remark};
-use adit_proxy::config::{ProxyConfig, Service, ServiceKind};
+use adit_proxy::config::{ProxyConfig, ProxyService, ServiceKind};
 
 use crate::cli::ProxyArgs;
 use crate::failure::{Failure, Result, bail};
@@ -45,7 +45,7 @@ pub(super) fn load(args: &ProxyArgs) -> Result<LoadedProxy> {
     });
     let forwards = args.forward.iter().map(|forward| forward.service());
     let more = socks.chain(http).chain(forwards);
-    let service = |kind| Service { line: 0, kind };
+    let service = |kind| ProxyService { line: 0, kind };
     config.services.extend(more.map(service));
     if config.services.is_empty() && args.info.is_none() {
         bail!(

@@ -27,7 +27,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use adit::Threads;
 use adit_ctl::{Service, Serving, status};
-use adit_proxy::config::{Bind, Host, ProxyConfig, ServiceKind};
+use adit_proxy::config::{Bind, EndpointHost, ProxyConfig, ServiceKind};
 use adit_proxy::kernel::ChosenStack;
 use adit_proxy::serve::{self, InfoOptions, Level, LogSink, Proxy, ProxyListeners, ServeOptions};
 use adit_sandbox::{Role, SandboxFolders, Starter};
@@ -158,7 +158,7 @@ fn begin_sandbox(config: &ProxyConfig, control: &ControlSockets) -> Result<()> {
     for service in &config.services {
         match &service.kind {
             ServiceKind::TcpServer { target, .. } | ServiceKind::UdpServer { target, .. } => {
-                names |= matches!(target.host, Host::Name(_));
+                names |= matches!(target.host, EndpointHost::Name(_));
             }
             ServiceKind::Socks5 { bind, .. }
             | ServiceKind::Http { bind, .. }

@@ -10,7 +10,7 @@ use adit::{Config, Peer, Threads};
 use adit_ctl::config::HostPort;
 use adit_engine::EventListener;
 use adit_proto::config::PublicKey;
-use adit_proxy::config::{Endpoint, Host, PeerPart, TunnelPart};
+use adit_proxy::config::{EndpointHost, PeerPart, ProxyEndpoint, TunnelPart};
 use adit_proxy::kernel::{
     self, ChosenStack, InnerNetwork, KernelOptions, KernelStack, StackChoice,
 };
@@ -141,10 +141,10 @@ pub(super) fn key_of(peer: &PeerPart) -> PublicKey {
 /// looked up again later.
 pub(super) fn endpoints(name: &str, peers: &[PeerPart]) -> Vec<Option<SocketAddr>> {
     let of_peer = |peer: &PeerPart| {
-        let Endpoint { host, port } = peer.endpoint.as_ref()?;
+        let ProxyEndpoint { host, port } = peer.endpoint.as_ref()?;
         let host = match host {
-            Host::Address(ip) => return Some(SocketAddr::new(*ip, *port)),
-            Host::Name(host) => host,
+            EndpointHost::Address(ip) => return Some(SocketAddr::new(*ip, *port)),
+            EndpointHost::Name(host) => host,
         };
         let found = (host.as_str(), *port).to_socket_addrs();
         let why = match found.map(|mut found| found.next()) {
@@ -163,8 +163,8 @@ pub(super) fn endpoints(name: &str, peers: &[PeerPart]) -> Vec<Option<SocketAddr
 /// The endpoints that are names.
 pub(super) fn names(peers: &[PeerPart]) -> Vec<(PublicKey, HostPort)> {
     let of_peer = |peer: &PeerPart| match peer.endpoint.as_ref()? {
-        Endpoint {
-            host: Host::Name(host),
+        ProxyEndpoint {
+            host: EndpointHost::Name(host),
             port,
         } => Some((
             key_of(peer),

@@ -4,7 +4,7 @@ use std::io;
 use std::path::Path;
 
 use adit_proxy::config::{
-    Bind, Credentials, ProxyConfig, Resolve, Service, ServiceKind, is_proxy_file,
+    Bind, Credentials, ProxyConfig, ProxyService, Resolve, ServiceKind, is_proxy_file,
 };
 use zeroize::Zeroizing;
 
@@ -44,7 +44,7 @@ pub(crate) fn run(input: &[u8]) {
     let config = read.config;
     // 1. Nobody gets anywhere from elsewhere without a password, unless the file says so.
     let says_open = main.to_ascii_lowercase().contains("open");
-    let is_open = |service: &Service| match &service.kind {
+    let is_open = |service: &ProxyService| match &service.kind {
         ServiceKind::Socks5 { bind, credentials } | ServiceKind::Http { bind, credentials } => {
             credentials.is_none() && !bind.is_local()
         }

@@ -3,7 +3,7 @@
 
 use std::net::SocketAddr;
 
-use adit_proxy::config::Host;
+use adit_proxy::config::EndpointHost;
 use adit_proxy::serve::socks5::{self, SocksCode, SocksRead};
 
 pub(crate) fn run(input: &[u8]) {
@@ -28,7 +28,7 @@ pub(crate) fn run(input: &[u8]) {
     if let Ok(Some(((_, target), len))) = socks5::request(bytes) {
         assert_eq!(len, naive_len(bytes));
         // What is an address as bytes is said again with the same ones.
-        if let Host::Address(ip) = target.host
+        if let EndpointHost::Address(ip) = target.host
             && bytes[3] != 3
         {
             let again = socks5::reply(SocksCode::Failed, SocketAddr::new(ip, target.port));

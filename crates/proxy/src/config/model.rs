@@ -14,7 +14,7 @@ pub struct ProxyConfig {
     /// Its tunnel.
     pub tunnel: TunnelPart,
     /// What it offers to clients, in the order of the file.
-    pub services: Vec<Service>,
+    pub services: Vec<ProxyService>,
     /// Which addresses of a name are tried.
     pub resolve: Resolve,
 }
@@ -50,7 +50,7 @@ pub struct PeerPart {
     /// The key that both have beside.
     pub preshared_key: Option<PresharedKey>,
     /// Where it is: a name is looked up outside the tunnel.
-    pub endpoint: Option<Endpoint>,
+    pub endpoint: Option<ProxyEndpoint>,
     /// Whether a packet is sent to it after this time without one.
     pub keepalive: Option<Duration>,
     /// What is behind it.
@@ -59,16 +59,16 @@ pub struct PeerPart {
 
 /// A host and a port.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Endpoint {
+pub struct ProxyEndpoint {
     /// The host.
-    pub host: Host,
+    pub host: EndpointHost,
     /// The port.
     pub port: u16,
 }
 
 /// A host, by address or by name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Host {
+pub enum EndpointHost {
     /// An address.
     Address(IpAddr),
     /// A name, to be looked up.
@@ -95,7 +95,7 @@ pub struct Credentials {
 
 /// Something that a proxy offers.
 #[derive(Debug)]
-pub struct Service {
+pub struct ProxyService {
     /// The line of the file where its section begins; 0 for one of the command line.
     pub line: usize,
     /// What it is.
@@ -129,21 +129,21 @@ pub enum ServiceKind {
         /// Where clients come to.
         bind: Bind,
         /// Where they get to, inside the tunnel.
-        target: Endpoint,
+        target: ProxyEndpoint,
     },
     /// Connections to a port inside the tunnel go to a target outside.
     TcpServer {
         /// The port inside the tunnel.
         port: u16,
         /// Where they get to, outside the tunnel.
-        target: Endpoint,
+        target: ProxyEndpoint,
     },
     /// Datagrams to a port of this host go into the tunnel.
     UdpClient {
         /// Where clients send to.
         bind: SocketAddr,
         /// Where they get to, inside the tunnel.
-        target: Endpoint,
+        target: ProxyEndpoint,
         /// A client that is silent for so long is forgotten: 136 years where the file says never.
         inactivity: Duration,
     },
@@ -152,14 +152,14 @@ pub enum ServiceKind {
         /// The port inside the tunnel.
         port: u16,
         /// Where they get to, outside the tunnel.
-        target: Endpoint,
+        target: ProxyEndpoint,
         /// A client that is silent for so long is forgotten: 136 years where the file says never.
         inactivity: Duration,
     },
     /// Standard input and output are one connection into the tunnel.
     Stdio {
         /// Where it gets to, inside the tunnel.
-        target: Endpoint,
+        target: ProxyEndpoint,
     },
 }
 
@@ -183,11 +183,11 @@ impl fmt::Debug for Credentials {
     }
 }
 
-impl fmt::Display for Endpoint {
+impl fmt::Display for ProxyEndpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.host {
-            Host::Address(ip) => SocketAddr::new(*ip, self.port).fmt(f),
-            Host::Name(name) => write!(f, "{name}:{}", self.port),
+            EndpointHost::Address(ip) => SocketAddr::new(*ip, self.port).fmt(f),
+            EndpointHost::Name(name) => write!(f, "{name}:{}", self.port),
         }
     }
 }

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use zeroize::Zeroizing;
 
-use super::model::{Bind, Credentials, Endpoint, Resolve, Service, ServiceKind};
+use super::model::{Bind, Credentials, ProxyEndpoint, ProxyService, Resolve, ServiceKind};
 use super::scan::{Scan, SectionPart};
 use super::sections::ProxySection;
 use super::values;
@@ -15,7 +15,7 @@ use super::values;
 const MAX_CREDENTIAL: usize = 255;
 
 /// What the file offers, and how names are looked up. The scan has the mistakes.
-pub(super) fn services(scan: &mut Scan<'_>) -> (Vec<Service>, Resolve) {
+pub(super) fn services(scan: &mut Scan<'_>) -> (Vec<ProxyService>, Resolve) {
     let mut reader = ServiceReader::default();
     let parts = std::mem::take(&mut scan.parts);
     let mut services = Vec::new();
@@ -25,7 +25,7 @@ pub(super) fn services(scan: &mut Scan<'_>) -> (Vec<Service>, Resolve) {
         } else if let Some(kind) = reader.service(part) {
             reader.check_once(part.line, &kind);
             let line = part.line;
-            services.push(Service { line, kind });
+            services.push(ProxyService { line, kind });
         }
     }
     scan.parts = parts;
@@ -90,7 +90,7 @@ impl ServiceReader {
             }
             ProxySection::TcpClient => {
                 let bind = self.value(part, "BindAddress", BIND, Bind::from_str);
-                let target = self.value(part, "Target", TARGET, Endpoint::from_str);
+                let target = self.value(part, "Target", TARGET, ProxyEndpoint::from_str);
                 ServiceKind::TcpClient {
                     bind: bind?,
                     target: target?,
@@ -98,7 +98,7 @@ impl ServiceReader {
             }
             ProxySection::TcpServer => {
                 let port = self.value(part, "ListenPort", "8080", values::inner_port);
-                let target = self.value(part, "Target", "localhost:80", Endpoint::from_str);
+                let target = self.value(part, "Target", "localhost:80", ProxyEndpoint::from_str);
                 ServiceKind::TcpServer {
                     port: port?,
                     target: target?,
@@ -106,7 +106,7 @@ impl ServiceReader {
             }
             ProxySection::UdpClient => {
                 let bind = self.value(part, "BindAddress", "127.0.0.1:53", values::port_of_host);
-                let target = self.value(part, "Target", "10.0.0.1:53", Endpoint::from_str);
+                let target = self.value(part, "Target", "10.0.0.1:53", ProxyEndpoint::from_str);
                 let inactivity = self.inactivity(part);
                 ServiceKind::UdpClient {
                     bind: bind?,
@@ -116,7 +116,7 @@ impl ServiceReader {
             }
             ProxySection::UdpServer => {
                 let port = self.value(part, "ListenPort", "53", values::inner_port);
-                let target = self.value(part, "Target", "127.0.0.1:53", Endpoint::from_str);
+                let target = self.value(part, "Target", "127.0.0.1:53", ProxyEndpoint::from_str);
                 let inactivity = self.inactivity(part);
                 ServiceKind::UdpServer {
                     port: port?,
@@ -125,7 +125,7 @@ impl ServiceReader {
                 }
             }
             ProxySection::Stdio => ServiceKind::Stdio {
-                target: self.value(part, "Target", TARGET, Endpoint::from_str)?,
+                target: self.value(part, "Target", TARGET, ProxyEndpoint::from_str)?,
             },
             ProxySection::Interface | ProxySection::Peer | ProxySection::Resolve => return None,
         };

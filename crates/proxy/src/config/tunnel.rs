@@ -9,7 +9,7 @@ use adit_ctl::config::{Config, HostPort, PeerSection, Remark};
 use adit_proto::Allowance;
 use adit_proto::config::{AllowedIpChange, Secret};
 
-use super::model::{Endpoint, Host, PeerPart, TunnelPart};
+use super::model::{EndpointHost, PeerPart, ProxyEndpoint, TunnelPart};
 use super::scan::{KeyLine, Scan};
 use super::sections::ProxySection;
 use super::values;
@@ -149,7 +149,7 @@ fn peers(scan: &mut Scan<'_>, interface: usize, config: &Config) -> Vec<PeerPart
     if lines.is_empty() {
         scan.error(
             interface,
-            "there is no [Peer] section: the other end of the tunnel is one, with its PublicKey and Endpoint",
+            "there is no [Peer] section: the other end of the tunnel is one, with its PublicKey and ProxyEndpoint",
         );
     }
     let own = config
@@ -242,12 +242,12 @@ fn peer(scan: &mut Scan<'_>, line: usize, section: &PeerSection) -> (PeerPart, b
 }
 
 /// An address with a scope stays a name, as the system's resolver reads it.
-fn endpoint(endpoint: &HostPort) -> Endpoint {
+fn endpoint(endpoint: &HostPort) -> ProxyEndpoint {
     let host = match endpoint.host.parse() {
-        Ok(ip) => Host::Address(ip),
-        Err(_) => Host::Name(endpoint.host.clone()),
+        Ok(ip) => EndpointHost::Address(ip),
+        Err(_) => EndpointHost::Name(endpoint.host.clone()),
     };
-    Endpoint {
+    ProxyEndpoint {
         host,
         port: endpoint.port,
     }

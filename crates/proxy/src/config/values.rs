@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use adit_ctl::config::quote;
 
-use super::model::{Bind, Endpoint, Host, Resolve};
+use super::model::{Bind, EndpointHost, ProxyEndpoint, Resolve};
 
 /// Longest path of a UNIX socket: `sun_path` of unix(7) without its last zero.
 const MAX_UNIX_PATH: usize = 107;
@@ -77,7 +77,7 @@ pub(super) fn port_of_host(text: &str) -> Result<SocketAddr, String> {
     Ok(SocketAddr::new(ip, port))
 }
 
-impl FromStr for Endpoint {
+impl FromStr for ProxyEndpoint {
     type Err = String;
 
     /// `host:port`, `address:port` or `[IPv6 address]:port`.
@@ -89,8 +89,8 @@ impl FromStr for Endpoint {
             .filter(|port| *port != 0)
             .ok_or_else(|| wrong(", whose port is no number from 1 to 65535"))?;
         let host = match host.parse::<IpAddr>() {
-            Ok(ip) => Host::Address(ip),
-            Err(_) if is_name(host) => Host::Name(host.to_owned()),
+            Ok(ip) => EndpointHost::Address(ip),
+            Err(_) if is_name(host) => EndpointHost::Name(host.to_owned()),
             Err(_) if host.contains('%') => {
                 return Err(wrong(": an address inside a tunnel has no scope"));
             }

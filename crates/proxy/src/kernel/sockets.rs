@@ -18,7 +18,7 @@ use rustix::net::{
 };
 
 use super::tasks::{Task, Tasks};
-use crate::stack::{Datagrams, Listening, Opened};
+use crate::stack::{Datagrams, Listening, OpenedTcp};
 
 /// Connections that may wait to be accepted; the host has its own limit.
 const BACKLOG: i32 = 1024;
@@ -134,7 +134,7 @@ impl KernelConnection {
     }
 }
 
-impl Opened for KernelConnection {
+impl OpenedTcp for KernelConnection {
     fn local_addr(&self) -> SocketAddr {
         self.local
     }
@@ -239,7 +239,7 @@ impl AsFd for KernelListener {
 }
 
 impl Listening for KernelListener {
-    fn try_accept(&self) -> Result<Option<Box<dyn Opened>>, NetError> {
+    fn try_accept(&self) -> Result<Option<Box<dyn OpenedTcp>>, NetError> {
         if self.tasks.have_ended() {
             return Err(NetError::Ended);
         }

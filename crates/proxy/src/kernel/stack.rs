@@ -20,7 +20,7 @@ use super::setup::KernelDevice;
 use super::sockets::{KernelDatagrams, KernelListener, SocketKind, explain, host};
 use super::tasks::{Task, Tasks};
 use super::thread::StackThread;
-use crate::stack::{Datagrams, Listening, Opened, Stack, Then};
+use crate::stack::{Datagrams, Listening, OpenedTcp, Stack, Then};
 
 /// The port of DNS servers.
 const DNS: u16 = 53;
@@ -163,7 +163,7 @@ impl Stack for KernelStack {
         &self,
         remote: SocketAddr,
         timeout: Duration,
-        then: Then<Box<dyn Opened>>,
+        then: Then<Box<dyn OpenedTcp>>,
     ) -> Result<(), NetError> {
         let remote = SocketAddr::new(remote.ip().to_canonical(), remote.port());
         let until = deadline(timeout);

@@ -12,7 +12,7 @@ use adit::net::NetError;
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::sockets::SocketKind;
-use crate::stack::{Opened, Then};
+use crate::stack::{OpenedTcp, Then};
 
 /// Something to do.
 pub(super) enum Task {
@@ -25,7 +25,7 @@ pub(super) enum Task {
     Connect {
         remote: SocketAddr,
         until: Instant,
-        then: Then<Box<dyn Opened>>,
+        then: Then<Box<dyn OpenedTcp>>,
     },
     /// Carry what each of two sockets receives to the other one.
     Join { inner: OwnedFd, client: OwnedFd },

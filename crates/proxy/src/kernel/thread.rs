@@ -28,7 +28,7 @@ use super::relay::{IdlePipes, Relay, RelayState};
 use super::setup::request;
 use super::sockets::{KernelConnection, SocketKind, explain, host};
 use super::tasks::{Task, Tasks};
-use crate::stack::{Opened, Then};
+use crate::stack::{OpenedTcp, Then};
 
 const WAKE: u64 = 0;
 const CHILD: u64 = 1;
@@ -42,14 +42,14 @@ const EVENTS: usize = 256;
 /// What is done with a socket that the child was asked for.
 enum Use {
     Give(Then<OwnedFd>),
-    Connect(SocketAddr, Instant, Then<Box<dyn Opened>>),
+    Connect(SocketAddr, Instant, Then<Box<dyn OpenedTcp>>),
 }
 
 /// A socket that connects.
 struct Connecting {
     socket: OwnedFd,
     remote: SocketAddr,
-    then: Then<Box<dyn Opened>>,
+    then: Then<Box<dyn OpenedTcp>>,
 }
 
 enum Flow {
@@ -214,7 +214,7 @@ impl StackThread {
         socket: OwnedFd,
         remote: SocketAddr,
         until: Instant,
-        then: Then<Box<dyn Opened>>,
+        then: Then<Box<dyn OpenedTcp>>,
     ) {
         let begun = set_tcp_nodelay(&socket, true).and_then(|()| connect(&socket, &remote));
         let connecting = Connecting {

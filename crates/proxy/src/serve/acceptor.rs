@@ -12,7 +12,7 @@ use super::core::{ProxyClient, ServeCore, Step};
 use super::news::ClientToken;
 use super::report::{RefusalReason, ServiceName};
 use super::socket::tune;
-use crate::stack::{Listening, Opened};
+use crate::stack::{Listening, OpenedTcp};
 
 /// Clients that are accepted before others have their turn.
 const TURN: usize = 64;
@@ -149,7 +149,7 @@ impl ProxyClient for Acceptor {
     }
 }
 
-type MakeOutward = Box<dyn Fn(Box<dyn Opened>, &mut ServeCore) -> Box<dyn ProxyClient> + Send>;
+type MakeOutward = Box<dyn Fn(Box<dyn OpenedTcp>, &mut ServeCore) -> Box<dyn ProxyClient> + Send>;
 
 /// A port inside the tunnel.
 pub(crate) struct InnerAcceptor {
@@ -162,7 +162,7 @@ impl InnerAcceptor {
     pub(crate) fn new(
         listening: Box<dyn Listening>,
         service: ServiceName,
-        make: impl Fn(Box<dyn Opened>, &mut ServeCore) -> Box<dyn ProxyClient> + Send + 'static,
+        make: impl Fn(Box<dyn OpenedTcp>, &mut ServeCore) -> Box<dyn ProxyClient> + Send + 'static,
     ) -> Self {
         Self {
             listening,

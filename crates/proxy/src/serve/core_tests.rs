@@ -5,7 +5,7 @@ use adit::net::Net;
 use adit::{Config, PrivateKey, Tunnel};
 
 use super::*;
-use crate::stack::{Datagrams, Listening, Opened, Then};
+use crate::stack::{Datagrams, Listening, OpenedTcp, Then};
 
 /// A stack whose names wait until the test lets them go.
 struct SlowNames {
@@ -27,7 +27,7 @@ impl Stack for SlowNames {
         &self,
         _: SocketAddr,
         _: Duration,
-        _: Then<Box<dyn Opened>>,
+        _: Then<Box<dyn OpenedTcp>>,
     ) -> Result<(), NetError> {
         Err(NetError::Ended)
     }

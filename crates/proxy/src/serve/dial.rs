@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use super::core::ServeCore;
 use super::news::{ClientToken, News, Side};
 use super::report::RefusalReason;
-use crate::config::{Endpoint, Host};
-use crate::stack::Opened;
+use crate::config::{EndpointHost, ProxyEndpoint};
+use crate::stack::OpenedTcp;
 
 /// The stack says when the time is over. If it has ended, it says nothing.
 const GRACE: Duration = Duration::from_secs(1);
@@ -26,7 +26,7 @@ impl Dial {
     pub(crate) fn begin(
         core: &mut ServeCore,
         token: ClientToken,
-        target: &Endpoint,
+        target: &ProxyEndpoint,
     ) -> Result<Self, RefusalReason> {
         let mut dial = Self {
             port: target.port,
@@ -35,8 +35,8 @@ impl Dial {
             until: core.now + core.limits.connect,
         };
         match &target.host {
-            Host::Name(name) => core.look_up(token, Side::Inside, name)?,
-            Host::Address(ip) => {
+            EndpointHost::Name(name) => core.look_up(token, Side::Inside, name)?,
+            EndpointHost::Address(ip) => {
                 // One of IPv4 in that of IPv6 is of IPv4.
                 dial.addresses = Arc::new([ip.to_canonical()]);
                 dial.open(core, token)?;
@@ -64,7 +64,7 @@ impl Dial {
         core: &ServeCore,
         token: ClientToken,
         news: News,
-    ) -> Option<Result<Box<dyn Opened>, RefusalReason>> {
+    ) -> Option<Result<Box<dyn OpenedTcp>, RefusalReason>> {
         match news {
             News::Names(_, Ok(names)) if self.addresses.is_empty() => {
                 self.addresses = names;

@@ -15,7 +15,7 @@ use super::news::{ClientToken, News};
 use super::report::{RefusalReason, ServiceName};
 use super::sni::{self, SniMistake};
 use super::socket::{Peeked, READABLE, peek, reset};
-use crate::config::{Endpoint, Host};
+use crate::config::{EndpointHost, ProxyEndpoint};
 
 /// Where clients of SNI get to, as with wireproxy: the port of HTTPS, whatever port they come to.
 const HTTPS: u16 = 443;
@@ -29,7 +29,7 @@ pub(crate) struct ForwardClient {
     fd: Option<OwnedFd>,
     from: Option<SocketAddr>,
     /// `None` if the client names it.
-    target: Option<Arc<Endpoint>>,
+    target: Option<Arc<ProxyEndpoint>>,
     dial: Option<Dial>,
     until: Instant,
 }
@@ -37,7 +37,7 @@ pub(crate) struct ForwardClient {
 impl ForwardClient {
     pub(crate) fn new(
         arrival: ClientSocket,
-        target: Option<Arc<Endpoint>>,
+        target: Option<Arc<ProxyEndpoint>>,
         core: &ServeCore,
     ) -> Self {
         Self {
@@ -71,7 +71,7 @@ impl ForwardClient {
         }
     }
 
-    fn dial(&mut self, core: &mut ServeCore, token: ClientToken, target: &Endpoint) -> Step {
+    fn dial(&mut self, core: &mut ServeCore, token: ClientToken, target: &ProxyEndpoint) -> Step {
         match Dial::begin(core, token, target) {
             Ok(dial) => {
                 self.until = dial.deadline();
@@ -105,8 +105,8 @@ impl ForwardClient {
         };
         match sni::server_name(bytes) {
             Ok(Some(name)) => {
-                let host = Host::Name(name);
-                self.dial(core, token, &Endpoint { host, port: HTTPS })
+                let host = EndpointHost::Name(name);
+                self.dial(core, token, &ProxyEndpoint { host, port: HTTPS })
             }
             Ok(None) if flags.intersects(EventFlags::RDHUP | EventFlags::HUP) => {
                 self.refuse(core, RefusalReason::Gone, None)

@@ -15,7 +15,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use super::options::ServeError;
 use super::report::ServiceName;
 use super::secret::LoginCheck;
-use crate::config::{Bind, Endpoint, Service, ServiceKind};
+use crate::config::{Bind, ProxyEndpoint, ProxyService, ServiceKind};
 
 /// Connections that wait to be accepted; the system has a limit of its own.
 const BACKLOG: i32 = 4096;
@@ -27,30 +27,30 @@ pub(crate) enum PreparedService {
         fd: OwnedFd,
         service: ServiceName,
         login: Option<LoginCheck>,
-        target: Option<Endpoint>,
+        target: Option<ProxyEndpoint>,
     },
     /// A port of this host for datagrams.
     Datagrams {
         socket: UdpSocket,
-        target: Endpoint,
+        target: ProxyEndpoint,
         inactivity: std::time::Duration,
     },
     /// A TCP port inside the tunnel, which is had once there is one.
     InnerTcp {
         line: usize,
         port: u16,
-        target: Endpoint,
+        target: ProxyEndpoint,
     },
     /// A UDP port inside the tunnel.
     InnerUdp {
         line: usize,
         port: u16,
-        target: Endpoint,
+        target: ProxyEndpoint,
         inactivity: std::time::Duration,
     },
     /// Standard input and output.
     Stdio {
-        target: Endpoint,
+        target: ProxyEndpoint,
         descriptors: [OwnedFd; 2],
     },
 }
@@ -68,7 +68,7 @@ pub struct ProxyListeners {
 /// # Errors
 ///
 /// [`ServeError::Bind`]: what was opened is closed again.
-pub fn bind(services: &[Service]) -> Result<ProxyListeners, ServeError> {
+pub fn bind(services: &[ProxyService]) -> Result<ProxyListeners, ServeError> {
     raise_descriptor_limit();
     let mut listeners = ProxyListeners {
         prepared: Vec::new(),
@@ -108,16 +108,17 @@ impl ProxyListeners {
         }
     }
 
-    fn open(&mut self, service: &Service) -> Result<PreparedService, ServeError> {
+    fn open(&mut self, service: &ProxyService) -> Result<PreparedService, ServeError> {
         let line = service.line;
-        let mut listens = |bind: &Bind, service, login: Option<&_>, target: Option<&Endpoint>| {
-            Ok(PreparedService::Listens {
-                fd: self.listen(line, bind)?,
-                service,
-                login: login.map(LoginCheck::new),
-                target: target.cloned(),
-            })
-        };
+        let mut listens =
+            |bind: &Bind, service, login: Option<&_>, target: Option<&ProxyEndpoint>| {
+                Ok(PreparedService::Listens {
+                    fd: self.listen(line, bind)?,
+                    service,
+                    login: login.map(LoginCheck::new),
+                    target: target.cloned(),
+                })
+            };
         match &service.kind {
             ServiceKind::Socks5 { bind, credentials } => {
                 listens(bind, ServiceName::Socks5, credentials.as_ref(), None)

@@ -52,7 +52,7 @@ use self::report::ServeReport;
 use self::secret::LoginCheck;
 use self::socks_client::SocksClient;
 use self::udp_forward::{DatagramPort, UdpForward};
-use crate::config::{Endpoint, Host, Resolve};
+use crate::config::{EndpointHost, ProxyEndpoint, Resolve};
 use crate::stack::Stack;
 
 pub use listeners::{ProxyListeners, bind};
@@ -166,7 +166,7 @@ impl fmt::Debug for Proxy {
 fn looks_up_outside(prepared: &PreparedService) -> bool {
     match prepared {
         PreparedService::InnerTcp { target, .. } | PreparedService::InnerUdp { target, .. } => {
-            matches!(target.host, Host::Name(_))
+            matches!(target.host, EndpointHost::Name(_))
         }
         _ => false,
     }
@@ -249,7 +249,7 @@ fn client(
     service: ServiceName,
     arrival: ClientSocket,
     login: Option<&Arc<LoginCheck>>,
-    target: Option<&Arc<Endpoint>>,
+    target: Option<&Arc<ProxyEndpoint>>,
     core: &ServeCore,
 ) -> Box<dyn ProxyClient> {
     match service {

@@ -9,7 +9,7 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use super::options::InfoPage;
 use super::report::RefusalReason;
-use crate::stack::Opened;
+use crate::stack::OpenedTcp;
 
 /// Names a client, and one of its descriptors: its place in the table, and which of those that had it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -57,7 +57,7 @@ pub(crate) type FoundNames = Result<Arc<[IpAddr]>, RefusalReason>;
 /// What a client waits for.
 pub(crate) enum News {
     Names(NameKey, FoundNames),
-    Opened(Result<Box<dyn Opened>, RefusalReason>),
+    Opened(Result<Box<dyn OpenedTcp>, RefusalReason>),
     Page(Option<InfoPage>),
 }
 

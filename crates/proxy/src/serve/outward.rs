@@ -14,15 +14,15 @@ use super::core::{ProxyClient, ServeCore, Step};
 use super::news::{ClientToken, News, Side};
 use super::report::{RefusalReason, ServiceName};
 use super::socket::tune;
-use crate::config::{Endpoint, Host};
-use crate::stack::Opened;
+use crate::config::{EndpointHost, ProxyEndpoint};
+use crate::stack::OpenedTcp;
 
 /// A connection that is accepted, and its target, which is being connected to.
 pub(crate) struct OutwardClient {
     /// `None` once it is joined.
-    opened: Option<Box<dyn Opened>>,
+    opened: Option<Box<dyn OpenedTcp>>,
     from: SocketAddr,
-    target: Arc<Endpoint>,
+    target: Arc<ProxyEndpoint>,
     addresses: Arc<[IpAddr]>,
     tried: usize,
     fd: Option<OwnedFd>,
@@ -32,7 +32,11 @@ pub(crate) struct OutwardClient {
 }
 
 impl OutwardClient {
-    pub(crate) fn new(opened: Box<dyn Opened>, target: Arc<Endpoint>, core: &ServeCore) -> Self {
+    pub(crate) fn new(
+        opened: Box<dyn OpenedTcp>,
+        target: Arc<ProxyEndpoint>,
+        core: &ServeCore,
+    ) -> Self {
         Self {
             from: opened.peer_addr(),
             opened: Some(opened),
@@ -102,11 +106,11 @@ fn begin(address: SocketAddr) -> Result<OwnedFd, Errno> {
 impl ProxyClient for OutwardClient {
     fn begin(&mut self, core: &mut ServeCore, token: ClientToken) -> Step {
         match &self.target.host {
-            Host::Address(ip) => {
+            EndpointHost::Address(ip) => {
                 self.addresses = Arc::new([*ip]);
                 self.connect(core, token, Errno::HOSTUNREACH)
             }
-            Host::Name(name) => match core.look_up(token, Side::Outside, name) {
+            EndpointHost::Name(name) => match core.look_up(token, Side::Outside, name) {
                 Ok(()) => Step::Wait,
                 Err(reason) => self.refuse(core, reason),
             },

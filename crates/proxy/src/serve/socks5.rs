@@ -5,7 +5,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use crate::config::{Endpoint, Host};
+use crate::config::{EndpointHost, ProxyEndpoint};
 
 /// The version, which is the first byte of a greeting, a request and a reply.
 const VERSION: u8 = 5;
@@ -144,7 +144,7 @@ pub fn login(bytes: &[u8]) -> SocksRead<SocksLogin<'_>> {
 /// # Errors
 ///
 /// All of [`SocksMistake`].
-pub fn request(bytes: &[u8]) -> SocksRead<(SocksCommand, Endpoint)> {
+pub fn request(bytes: &[u8]) -> SocksRead<(SocksCommand, ProxyEndpoint)> {
     let Some(&version) = bytes.first() else {
         return Ok(None);
     };
@@ -166,7 +166,7 @@ pub fn request(bytes: &[u8]) -> SocksRead<(SocksCommand, Endpoint)> {
 /// # Errors
 ///
 /// [`SocksMistake::AddressType`] and [`SocksMistake::Name`].
-pub fn datagram(bytes: &[u8]) -> SocksRead<(u8, Endpoint)> {
+pub fn datagram(bytes: &[u8]) -> SocksRead<(u8, ProxyEndpoint)> {
     let [_, _, fragment, rest @ ..] = bytes else {
         return Ok(None);
     };
@@ -215,17 +215,17 @@ fn counted(bytes: &[u8]) -> Option<(&[u8], usize)> {
 }
 
 /// A type of an address, the address, and a port.
-fn endpoint(bytes: &[u8]) -> SocksRead<Endpoint> {
+fn endpoint(bytes: &[u8]) -> SocksRead<ProxyEndpoint> {
     let Some((&kind, rest)) = bytes.split_first() else {
         return Ok(None);
     };
     let read = match kind {
         1 => rest
             .first_chunk()
-            .map(|ip: &[u8; 4]| (Host::Address(Ipv4Addr::from(*ip).into()), 4)),
+            .map(|ip: &[u8; 4]| (EndpointHost::Address(Ipv4Addr::from(*ip).into()), 4)),
         4 => rest
             .first_chunk()
-            .map(|ip: &[u8; 16]| (Host::Address(Ipv6Addr::from(*ip).into()), 16)),
+            .map(|ip: &[u8; 16]| (EndpointHost::Address(Ipv6Addr::from(*ip).into()), 16)),
         3 => match counted(rest) {
             Some((name, len)) => Some((host(name)?, len)),
             None => None,
@@ -239,17 +239,17 @@ fn endpoint(bytes: &[u8]) -> SocksRead<Endpoint> {
         return Ok(None);
     };
     let port = u16::from_be_bytes(*port);
-    Ok(Some((Endpoint { host, port }, 1 + len + 2)))
+    Ok(Some((ProxyEndpoint { host, port }, 1 + len + 2)))
 }
 
 /// Clients give addresses as names, too.
-fn host(name: &[u8]) -> Result<Host, SocksMistake> {
+fn host(name: &[u8]) -> Result<EndpointHost, SocksMistake> {
     let is_text = !name.is_empty() && name.iter().all(u8::is_ascii_graphic);
     let text = std::str::from_utf8(name).ok().filter(|_| is_text);
     let text = text.ok_or(SocksMistake::Name)?;
     Ok(match text.parse() {
-        Ok(ip) => Host::Address(ip),
-        Err(_) => Host::Name(text.to_owned()),
+        Ok(ip) => EndpointHost::Address(ip),
+        Err(_) => EndpointHost::Name(text.to_owned()),
     })
 }
 

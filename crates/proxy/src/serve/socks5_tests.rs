@@ -1,11 +1,11 @@
 use super::*;
 
-fn target(text: &str, port: u16) -> Endpoint {
+fn target(text: &str, port: u16) -> ProxyEndpoint {
     let host = match text.parse() {
-        Ok(ip) => Host::Address(ip),
-        Err(_) => Host::Name(text.to_owned()),
+        Ok(ip) => EndpointHost::Address(ip),
+        Err(_) => EndpointHost::Name(text.to_owned()),
     };
-    Endpoint { host, port }
+    ProxyEndpoint { host, port }
 }
 
 /// Checks that all beginnings of a message are incomplete, and that what follows it is not read.

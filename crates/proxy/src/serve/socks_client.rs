@@ -169,7 +169,7 @@ impl SocksClient {
         &mut self,
         core: &mut ServeCore,
         token: ClientToken,
-        (command, target): (SocksCommand, crate::config::Endpoint),
+        (command, target): (SocksCommand, crate::config::ProxyEndpoint),
     ) -> Step {
         match command {
             SocksCommand::Connect => match Dial::begin(core, token, &target) {

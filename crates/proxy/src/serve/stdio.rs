@@ -15,14 +15,14 @@ use adit::net::NetError;
 
 use super::core::is_wanted;
 use super::options::{StartHook, StdioHook};
-use crate::config::{Endpoint, Host, Resolve};
-use crate::stack::{Opened, Stack};
+use crate::config::{EndpointHost, ProxyEndpoint, Resolve};
+use crate::stack::{OpenedTcp, Stack};
 
 /// Begins: the descriptors are what is read, and what is written. Both threads are started here, since a thread
 /// that has given up what it does not need may start none.
 pub(crate) fn begin(
     stack: Arc<dyn Stack>,
-    target: Endpoint,
+    target: ProxyEndpoint,
     [input, output]: [OwnedFd; 2],
     (timeout, resolve): (Duration, Resolve),
     on_start: Option<StartHook>,
@@ -79,16 +79,16 @@ pub(crate) fn begin(
 /// Connects to a target, and waits for that.
 fn connect(
     stack: &dyn Stack,
-    target: &Endpoint,
+    target: &ProxyEndpoint,
     timeout: Duration,
     resolve: Resolve,
-) -> Result<Box<dyn Opened>, NetError> {
+) -> Result<Box<dyn OpenedTcp>, NetError> {
     let until = Instant::now() + timeout;
     let mut addresses = match &target.host {
-        Host::Address(ip) => vec![*ip],
-        Host::Name(name) => stack.look_up(name, timeout)?,
+        EndpointHost::Address(ip) => vec![*ip],
+        EndpointHost::Name(name) => stack.look_up(name, timeout)?,
     };
-    if let Host::Name(_) = target.host {
+    if let EndpointHost::Name(_) = target.host {
         addresses.retain(|ip| is_wanted(resolve, ip));
     }
     let mut last = NetError::UnknownName(target.to_string());

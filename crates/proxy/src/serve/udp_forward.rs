@@ -12,7 +12,7 @@ use rustix::event::epoll::EventFlags;
 use super::core::{DATAGRAMS, ProxyClient, ServeCore, Step};
 use super::news::{ClientToken, News, Side};
 use super::report::{RefusalReason, ServiceName};
-use crate::config::{Endpoint, Host};
+use crate::config::{EndpointHost, ProxyEndpoint};
 use crate::stack::Datagrams;
 
 /// Clients of a forward.
@@ -67,7 +67,7 @@ struct UdpPeer {
 pub(crate) struct UdpForward {
     service: ServiceName,
     near: DatagramPort,
-    target: Endpoint,
+    target: ProxyEndpoint,
     inactivity: Duration,
     address: Option<(SocketAddr, Instant)>,
     by_address: HashMap<SocketAddr, usize>,
@@ -79,7 +79,7 @@ pub(crate) struct UdpForward {
 }
 
 impl UdpForward {
-    pub(crate) fn new(near: DatagramPort, target: Endpoint, inactivity: Duration) -> Self {
+    pub(crate) fn new(near: DatagramPort, target: ProxyEndpoint, inactivity: Duration) -> Self {
         let service = match near {
             DatagramPort::Host(_) => ServiceName::UdpClient,
             DatagramPort::Inner(_) => ServiceName::UdpServer,
@@ -102,8 +102,8 @@ impl UdpForward {
     /// Where the target is; it is looked up where that is not known, or was long ago.
     fn target_address(&mut self, core: &mut ServeCore, token: ClientToken) -> Option<SocketAddr> {
         let name = match &self.target.host {
-            Host::Address(ip) => return Some(SocketAddr::new(*ip, self.target.port)),
-            Host::Name(name) => name,
+            EndpointHost::Address(ip) => return Some(SocketAddr::new(*ip, self.target.port)),
+            EndpointHost::Name(name) => name,
         };
         let is_old = self.address.is_none_or(|(_, until)| until <= core.now);
         if is_old && !self.is_asking {
@@ -209,8 +209,8 @@ impl UdpForward {
     /// Answers for a client. False once the tunnel has ended.
     fn inbound(&mut self, core: &mut ServeCore, place: usize) -> bool {
         let target = match &self.target.host {
-            Host::Address(ip) => Some(SocketAddr::new(*ip, self.target.port)),
-            Host::Name(_) => self.address.map(|(address, _)| address),
+            EndpointHost::Address(ip) => Some(SocketAddr::new(*ip, self.target.port)),
+            EndpointHost::Name(_) => self.address.map(|(address, _)| address),
         };
         let Some(peer) = self.peers.get_mut(place).and_then(Option::as_mut) else {
             return true;

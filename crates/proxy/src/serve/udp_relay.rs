@@ -15,7 +15,7 @@ use super::news::{ClientToken, FoundNames, News, Side};
 use super::report::{RefusalReason, ServiceName};
 use super::socket::{Peeked, READABLE, consume, local_address, peek, send_short};
 use super::socks5::{self, SocksCode};
-use crate::config::{Endpoint, Host};
+use crate::config::{EndpointHost, ProxyEndpoint};
 use crate::stack::Datagrams;
 
 /// Datagrams that wait for the addresses of their names.
@@ -49,7 +49,7 @@ impl UdpRelay {
         core: &ServeCore,
         control: OwnedFd,
         from: Option<SocketAddr>,
-        said: &Endpoint,
+        said: &ProxyEndpoint,
     ) -> Result<Self, (OwnedFd, RefusalReason)> {
         let here = IpAddr::V4(Ipv4Addr::LOCALHOST);
         let local = local_address(&control).map_or(here, |local| local.ip().to_canonical());
@@ -67,7 +67,7 @@ impl UdpRelay {
             Err(error) => return Err((control, RefusalReason::of(&error))),
         };
         // A client that does not know yet says zeros. One behind an address translation may be wrong about its address.
-        let is_its = said.host == Host::Address(client_ip) && said.port > 0;
+        let is_its = said.host == EndpointHost::Address(client_ip) && said.port > 0;
         let client = is_its.then_some(SocketAddr::new(client_ip, said.port));
         core.report.accepted(ServiceName::UdpAssociate);
         Ok(Self {
@@ -101,11 +101,11 @@ impl UdpRelay {
             self.client = Some(from);
             let port = target.port;
             match target.host {
-                Host::Address(ip) => {
+                EndpointHost::Address(ip) => {
                     let to = SocketAddr::new(ip.to_canonical(), port);
                     self.send(core, to, &core.scratch[head..len]);
                 }
-                Host::Name(name) => match self.known(core.now, &name) {
+                EndpointHost::Name(name) => match self.known(core.now, &name) {
                     Some(ip) => {
                         self.send(core, SocketAddr::new(ip, port), &core.scratch[head..len])
                     }

@@ -20,7 +20,7 @@ use adit::{Config, IpBlock, Peer, PrivateKey};
 use adit_proxy::kernel::{
     InnerNetwork, KernelDevice, KernelOptions, KernelStack, Namespace, serve_child,
 };
-use adit_proxy::stack::{Opened, Stack};
+use adit_proxy::stack::{OpenedTcp, Stack};
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 /// The argument of the child process.
@@ -195,7 +195,7 @@ pub(crate) fn open(
     stack: &KernelStack,
     remote: SocketAddr,
     timeout: Duration,
-) -> Result<Box<dyn Opened>, NetError> {
+) -> Result<Box<dyn OpenedTcp>, NetError> {
     let (sender, receiver) = channel();
     let then = Box::new(move |opened| {
         let _ = sender.send(opened);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use adit_proxy::config::{Bind, Service, ServiceKind};
+use adit_proxy::config::{Bind, ProxyService, ServiceKind};
 use adit_proxy::serve::{RefusalReason, ServeError, bind};
 
 use crate::{PATIENCE, Place, any_port, exchange, loopback, pattern, read_all, target, v4};
@@ -176,7 +176,7 @@ fn a_unix_socket_serves_as_a_port_does_and_vanishes() {
     client.shutdown(Shutdown::Write).expect("it is open");
     assert_eq!(read_all(&client)[12..], *b"early");
     // A second proxy does not take it.
-    let services = [Service {
+    let services = [ProxyService {
         line: 3,
         kind: at_path(&path),
     }];
@@ -199,7 +199,7 @@ fn a_port_that_is_taken_is_named() {
     let kind = ServiceKind::Sni {
         bind: Bind::Port(address),
     };
-    let error = bind(&[Service { line: 7, kind }])
+    let error = bind(&[ProxyService { line: 7, kind }])
         .err()
         .expect("it is taken");
     let text = error.to_string();
@@ -215,7 +215,7 @@ fn standard_input_and_output_are_a_connection() {
         let (mut ours, input) = UnixStream::pair().expect("a pair");
         let (output, theirs) = UnixStream::pair().expect("a pair");
         let (sender, ended) = channel();
-        let services = [Service {
+        let services = [ProxyService {
             line: 1,
             kind: ServiceKind::Stdio {
                 target: target(host, port),

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use adit_proxy::config::{Service, ServiceKind};
+use adit_proxy::config::{ProxyService, ServiceKind};
 use adit_proxy::serve::{Proxy, RefusalReason, ServeOptions, bind};
 
 use crate::http::http;
@@ -90,7 +90,7 @@ fn a_proxy_that_ends_closes_its_clients_and_frees_its_ports() {
         bind: adit_proxy::config::Bind::Port(at),
         credentials: None,
     };
-    let listeners = bind(&[Service { line: 0, kind }]).expect("the port is free");
+    let listeners = bind(&[ProxyService { line: 0, kind }]).expect("the port is free");
     let options = ServeOptions::default();
     let again = Proxy::start(place.near.clone(), listeners, Default::default(), options);
     drop(again.expect("a proxy"));

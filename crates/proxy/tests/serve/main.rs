@@ -19,7 +19,9 @@ use std::time::{Duration, Instant};
 
 use adit::net::{Net, NetBuilder, TcpListener};
 use adit::{Config, IpBlock, Peer, PrivateKey};
-use adit_proxy::config::{Bind, Credentials, Endpoint, Host, Resolve, Service, ServiceKind};
+use adit_proxy::config::{
+    Bind, Credentials, EndpointHost, ProxyEndpoint, ProxyService, Resolve, ServiceKind,
+};
 use adit_proxy::serve::{Proxy, RefusalReason, ServeOptions, bind};
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
@@ -55,12 +57,12 @@ pub(crate) fn credentials() -> Option<Credentials> {
     })
 }
 
-pub(crate) fn target(host: &str, port: u16) -> Endpoint {
+pub(crate) fn target(host: &str, port: u16) -> ProxyEndpoint {
     let host = match host.parse() {
-        Ok(ip) => Host::Address(ip),
-        Err(_) => Host::Name(host.into()),
+        Ok(ip) => EndpointHost::Address(ip),
+        Err(_) => EndpointHost::Name(host.into()),
     };
-    Endpoint { host, port }
+    ProxyEndpoint { host, port }
 }
 
 /// A proxy and what is behind it. What is first ends first.
@@ -100,7 +102,7 @@ impl Place {
         set(&mut options);
         let services = kinds.into_iter().enumerate();
         let services: Vec<_> = services
-            .map(|(at, kind)| Service { line: at + 1, kind })
+            .map(|(at, kind)| ProxyService { line: at + 1, kind })
             .collect();
         let listeners = bind(&services).expect("ports");
         let at = listeners.addresses().to_vec();

@@ -26,7 +26,7 @@ use graph::Graph;
 pub(crate) use source::SourceFile;
 
 /// The crates of the product.
-pub(crate) const CRATES: [&str; 14] = [
+pub(crate) const CRATES: [&str; 15] = [
     "adit",
     "aead",
     "boringtun-compat",
@@ -38,6 +38,7 @@ pub(crate) const CRATES: [&str; 14] = [
     "netlink",
     "offload",
     "proto",
+    "proxy",
     "sandbox",
     "supply",
     "testbed",

@@ -1,11 +1,11 @@
 use super::*;
-use crate::config::Endpoint;
+use crate::config::ProxyEndpoint;
 
 fn head_of(text: &str) -> Result<Option<usize>, HttpMistake> {
     HeadScan::default().scan(text.as_bytes())
 }
 
-fn forwarded(text: &str) -> (String, BodyFraming, Requested, Endpoint) {
+fn forwarded(text: &str) -> (String, BodyFraming, Requested, ProxyEndpoint) {
     let read = request(text.as_bytes()).expect("a request");
     let RequestKind::Forward {
         head,

@@ -6,7 +6,7 @@ use httparse::Header;
 
 use super::HttpMistake;
 use super::body::BodyFraming;
-use crate::config::{Credentials, Endpoint, Host};
+use crate::config::{Credentials, EndpointHost, ProxyEndpoint};
 
 /// Fields of a head.
 pub(super) const FIELDS: usize = 128;
@@ -17,7 +17,7 @@ pub struct ProxyRequest {
     /// What is to be done.
     pub kind: RequestKind,
     /// Where.
-    pub target: Endpoint,
+    pub target: ProxyEndpoint,
     /// What it says of itself: the value of Proxy-Authorization.
     pub authorization: Option<Vec<u8>>,
 }
@@ -181,12 +181,12 @@ fn absolute(uri: &str) -> Result<(&str, &str), HttpMistake> {
 }
 
 /// A host and a port.
-fn authority(text: &str, port: Option<u16>) -> Option<Endpoint> {
+fn authority(text: &str, port: Option<u16>) -> Option<ProxyEndpoint> {
     if let Some(rest) = text.strip_prefix('[') {
         let (host, rest) = rest.split_once(']')?;
-        let host = Host::Address(host.parse::<Ipv6Addr>().ok()?.into());
+        let host = EndpointHost::Address(host.parse::<Ipv6Addr>().ok()?.into());
         let port = port_of(rest.strip_prefix(':'), port.filter(|_| rest.is_empty()))?;
-        return Some(Endpoint { host, port });
+        return Some(ProxyEndpoint { host, port });
     }
     let (name, after) = match text.split_once(':') {
         Some((name, port)) => (name, Some(port)),
@@ -198,10 +198,10 @@ fn authority(text: &str, port: Option<u16>) -> Option<Endpoint> {
     }
     let port = port_of(after, port.filter(|_| after.is_none()))?;
     let host = match name.parse() {
-        Ok(ip) => Host::Address(ip),
-        Err(_) => Host::Name(name.to_owned()),
+        Ok(ip) => EndpointHost::Address(ip),
+        Err(_) => EndpointHost::Name(name.to_owned()),
     };
-    Some(Endpoint { host, port })
+    Some(ProxyEndpoint { host, port })
 }
 
 fn port_of(text: Option<&str>, otherwise: Option<u16>) -> Option<u16> {
