@@ -14,15 +14,15 @@ const LATE: u64 = 100;
 const BYTES: usize = 20 << 20;
 
 /// Passes datagrams on from one socket to another, badly.
-struct Relay {
+pub(crate) struct Relay {
     stop: Arc<AtomicBool>,
     lost: Arc<AtomicU64>,
     threads: Vec<std::thread::JoinHandle<()>>,
-    address: SocketAddr,
+    pub(crate) address: SocketAddr,
 }
 
 impl Relay {
-    fn new(to: SocketAddr) -> Self {
+    pub(crate) fn new(to: SocketAddr) -> Self {
         let bind = || Arc::new(UdpSocket::bind("127.0.0.1:0").expect("a socket"));
         let (near, far) = (bind(), bind());
         let address = near.local_addr().expect("an address");
@@ -40,6 +40,11 @@ impl Relay {
             threads: threads.into(),
             address,
         }
+    }
+
+    /// Datagrams that were lost.
+    pub(crate) fn lost(&self) -> u64 {
+        self.lost.load(Ordering::Relaxed)
     }
 }
 
@@ -106,7 +111,7 @@ fn every_byte_arrives_over_a_network_that_loses_repeats_and_reorders() {
     let sent = pattern(BYTES, 7);
     let back = send_and_receive(&stream, &sent);
     assert!(back == sent, "{} bytes came back", back.len());
-    assert!(relay.lost.load(Ordering::Relaxed) > 50);
+    assert!(relay.lost() > 50);
     for net in [&first, &second] {
         assert_eq!(net.stats().failed, 0);
     }

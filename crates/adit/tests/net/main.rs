@@ -6,6 +6,8 @@ mod dns;
 mod endings;
 mod icmp;
 mod join;
+#[cfg(feature = "linux")]
+mod kernel;
 mod loss;
 mod many;
 mod streams;
