@@ -40,7 +40,7 @@ pub(super) fn services(scan: &mut Scan<'_>) -> (Vec<ProxyService>, Resolve) {
 
 /// What one service has alone.
 #[derive(PartialEq, Eq, Hash)]
-enum Taken {
+enum TakenPlace {
     Port { udp: bool, address: SocketAddr },
     Path(std::path::PathBuf),
     Inner { udp: bool, port: u16 },
@@ -50,7 +50,7 @@ enum Taken {
 #[derive(Default)]
 struct ServiceReader {
     wrong: Vec<(usize, String)>,
-    taken: HashMap<Taken, usize>,
+    taken: HashMap<TakenPlace, usize>,
     strategy: Option<(usize, Resolve)>,
 }
 
@@ -241,11 +241,11 @@ impl ServiceReader {
     /// Tells where two services want the same.
     fn check_once(&mut self, line: usize, kind: &ServiceKind) {
         let of_bind = |bind: &Bind| match bind {
-            Bind::Port(address) => Taken::Port {
+            Bind::Port(address) => TakenPlace::Port {
                 udp: false,
                 address: *address,
             },
-            Bind::Unix(path) => Taken::Path(path.clone()),
+            Bind::Unix(path) => TakenPlace::Path(path.clone()),
         };
         let (what, taken) = match kind {
             ServiceKind::Socks5 { bind, .. }
@@ -254,28 +254,28 @@ impl ServiceReader {
             | ServiceKind::TcpClient { bind, .. } => ("BindAddress", of_bind(bind)),
             ServiceKind::UdpClient { bind, .. } => (
                 "BindAddress",
-                Taken::Port {
+                TakenPlace::Port {
                     udp: true,
                     address: *bind,
                 },
             ),
             ServiceKind::TcpServer { port, .. } => (
                 "ListenPort",
-                Taken::Inner {
+                TakenPlace::Inner {
                     udp: false,
                     port: *port,
                 },
             ),
             ServiceKind::UdpServer { port, .. } => (
                 "ListenPort",
-                Taken::Inner {
+                TakenPlace::Inner {
                     udp: true,
                     port: *port,
                 },
             ),
-            ServiceKind::Stdio { .. } => ("standard input and output", Taken::Stdio),
+            ServiceKind::Stdio { .. } => ("standard input and output", TakenPlace::Stdio),
         };
-        if matches!(taken, Taken::Port { address, .. } if address.port() == 0) {
+        if matches!(taken, TakenPlace::Port { address, .. } if address.port() == 0) {
             return;
         }
         if let Some(first) = self.taken.insert(taken, line) {

@@ -43,7 +43,7 @@ const SYSCTLS: [(&str, &str); 5] = [
 ];
 
 /// Serves the program that started this one with standard input as one end of a pair of sockets
-/// ([`Namespace::make`](super::Namespace::make)). It is to be called before anything else, as this process must have
+/// ([`SocketNamespace::make`](super::SocketNamespace::make)). It is to be called before anything else, as this process must have
 /// one thread; it returns when the other end is closed.
 ///
 /// # Errors

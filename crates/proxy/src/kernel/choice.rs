@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::namespace::{Namespace, NotHere};
+use super::namespace::{NotHere, SocketNamespace};
 use super::setup::{InnerNetwork, KernelDevice};
 
 /// What the user asks for: `--stack`.
@@ -23,10 +23,10 @@ pub enum ChosenStack {
     /// That in this process: [`Net`](adit::net::Net).
     Smoltcp,
     /// The kernel's: [`KernelStack`](super::KernelStack).
-    Kernel(Namespace),
+    Kernel(SocketNamespace),
 }
 
-/// Chooses, and says in one line what and why. `program` and `argument` are those of [`Namespace::make`], which is
+/// Chooses, and says in one line what and why. `program` and `argument` are those of [`SocketNamespace::make`], which is
 /// to be called before the process has a sandbox.
 ///
 /// # Errors
@@ -46,7 +46,7 @@ pub fn choose(
         StackChoice::Auto => KernelDevice::Tun,
         _ => KernelDevice::Any,
     };
-    match Namespace::make(program, argument, network, device) {
+    match SocketNamespace::make(program, argument, network, device) {
         Ok((namespace, why)) => {
             let by = match namespace.device() {
                 KernelDevice::PacketSocket => "a packet socket",

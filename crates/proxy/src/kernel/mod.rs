@@ -1,7 +1,7 @@
 //! The kernel's TCP and UDP as a [`Stack`](crate::stack::Stack), without root: in a user namespace, which has a
 //! network namespace.
 //!
-//! 1. [`Namespace::make`] starts a child process, which alone may enter a user namespace, as it has one thread. It
+//! 1. [`SocketNamespace::make`] starts a child process, which alone may enter a user namespace, as it has one thread. It
 //!    makes a TUN device there, or two joined interfaces of which a packet socket has one end (`child.rs`).
 //! 2. The device's descriptor is the source of packets of a tunnel in this process ([`KernelStack`]).
 //! 3. From then on the child makes sockets, which belong to its namespace wherever they are used; it has no other
@@ -17,6 +17,7 @@ mod names;
 mod namespace;
 mod relay;
 mod setup;
+mod socket_kind;
 mod sockets;
 mod stack;
 mod tasks;
@@ -24,6 +25,6 @@ mod thread;
 
 pub use child::serve_child;
 pub use choice::{ChosenStack, StackChoice, choose};
-pub use namespace::{Namespace, NotHere};
+pub use namespace::{NotHere, SocketNamespace};
 pub use setup::{InnerNetwork, KernelDevice};
 pub use stack::{KernelOptions, KernelStack};

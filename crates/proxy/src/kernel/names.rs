@@ -11,7 +11,8 @@ use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{RecvFlags, SendFlags, connect, recv, send};
 
-use super::sockets::{SocketKind, host};
+use super::socket_kind::SocketKind;
+use super::sockets::host;
 use super::tasks::{Task, Tasks};
 
 pub(super) struct KernelNames(pub(super) Arc<Tasks>);

@@ -21,7 +21,7 @@ use super::setup::{InnerNetwork, KernelDevice, MAX_MESSAGE, NamespaceReply, Name
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A network namespace with a device, and the process that makes sockets there. Dropping it ends all of them.
-pub struct Namespace {
+pub struct SocketNamespace {
     pub(super) end: ChildEnd,
     pub(super) descriptor: OwnedFd,
     pub(super) device: KernelDevice,
@@ -40,7 +40,7 @@ impl fmt::Display for NotHere {
 
 impl std::error::Error for NotHere {}
 
-impl Namespace {
+impl SocketNamespace {
     /// Starts a program with one argument, with which it does nothing but [`serve_child`](super::serve_child): this
     /// same program, as `/proc/self/exe`. Returns as well why the device is not what would be first, if so.
     ///
@@ -105,9 +105,9 @@ impl Namespace {
     }
 }
 
-impl fmt::Debug for Namespace {
+impl fmt::Debug for SocketNamespace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Namespace")
+        f.debug_struct("SocketNamespace")
             .field("device", &self.device)
             .field("network", &self.network)
             .finish_non_exhaustive()

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use super::sockets::SocketKind;
+use super::socket_kind::SocketKind;
 
 /// The longest message.
 pub(super) const MAX_MESSAGE: usize = 1 << 16;

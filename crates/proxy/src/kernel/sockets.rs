@@ -13,10 +13,11 @@ use rustix::net::sockopt::{
     set_socket_send_buffer_size, socket_type,
 };
 use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketAddrAny, SocketFlags, SocketType, acceptfrom_with,
-    bind, getpeername, getsockname, ipproto, listen, recvfrom, sendto, socket_with,
+    RecvFlags, SendFlags, SocketAddrAny, SocketFlags, SocketType, acceptfrom_with, bind,
+    getpeername, getsockname, listen, recvfrom, sendto,
 };
 
+use super::socket_kind::SocketKind;
 use super::tasks::{Task, Tasks};
 use crate::stack::{Datagrams, Listening, OpenedTcp};
 
@@ -24,64 +25,6 @@ use crate::stack::{Datagrams, Listening, OpenedTcp};
 const BACKLOG: i32 = 1024;
 /// Bytes of datagrams that may wait, as far as the host allows it.
 const QUEUE: usize = 1 << 20;
-
-/// A kind of socket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum SocketKind {
-    Tcp4,
-    Tcp6,
-    Udp4,
-    Udp6,
-    /// Of ICMP echo requests and replies, which takes no right.
-    Ping4,
-    Ping6,
-}
-
-impl SocketKind {
-    pub(super) const ALL: [Self; 6] = [
-        Self::Tcp4,
-        Self::Tcp6,
-        Self::Udp4,
-        Self::Udp6,
-        Self::Ping4,
-        Self::Ping6,
-    ];
-
-    /// For connections to an address.
-    pub(super) fn tcp(to: IpAddr) -> Self {
-        if to.is_ipv4() { Self::Tcp4 } else { Self::Tcp6 }
-    }
-
-    pub(super) fn udp(to: IpAddr) -> Self {
-        if to.is_ipv4() { Self::Udp4 } else { Self::Udp6 }
-    }
-
-    pub(super) fn ping(to: IpAddr) -> Self {
-        if to.is_ipv4() {
-            Self::Ping4
-        } else {
-            Self::Ping6
-        }
-    }
-
-    /// A socket in the namespace of the calling thread, which does not block.
-    pub(super) fn make(self) -> Result<OwnedFd, Errno> {
-        let (family, kind, protocol) = match self {
-            Self::Tcp4 => (AddressFamily::INET, SocketType::STREAM, None),
-            Self::Tcp6 => (AddressFamily::INET6, SocketType::STREAM, None),
-            Self::Udp4 => (AddressFamily::INET, SocketType::DGRAM, None),
-            Self::Udp6 => (AddressFamily::INET6, SocketType::DGRAM, None),
-            Self::Ping4 => (AddressFamily::INET, SocketType::DGRAM, Some(ipproto::ICMP)),
-            Self::Ping6 => (
-                AddressFamily::INET6,
-                SocketType::DGRAM,
-                Some(ipproto::ICMPV6),
-            ),
-        };
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        socket_with(family, kind, flags, protocol)
-    }
-}
 
 /// What an errno of a connection means.
 pub(super) fn explain(error: Errno, remote: SocketAddr) -> NetError {

@@ -15,9 +15,10 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{RecvFlags, SendFlags, connect, recv, send};
 
 use super::names::KernelNames;
-use super::namespace::Namespace;
+use super::namespace::SocketNamespace;
 use super::setup::KernelDevice;
-use super::sockets::{KernelDatagrams, KernelListener, SocketKind, explain, host};
+use super::socket_kind::SocketKind;
+use super::sockets::{KernelDatagrams, KernelListener, explain, host};
 use super::tasks::{Task, Tasks};
 use super::thread::StackThread;
 use crate::stack::{Datagrams, Listening, OpenedTcp, Stack, Then};
@@ -58,11 +59,11 @@ impl KernelStack {
     ///
     /// [`NetError::Tunnel`] and [`NetError::Host`]; nothing is left of it.
     pub fn start(
-        namespace: Namespace,
+        namespace: SocketNamespace,
         config: Config,
         options: KernelOptions,
     ) -> Result<Self, NetError> {
-        let Namespace {
+        let SocketNamespace {
             end,
             descriptor,
             device,

@@ -11,7 +11,7 @@ use std::time::Instant;
 use adit::net::NetError;
 use rustix::event::{EventfdFlags, eventfd};
 
-use super::sockets::SocketKind;
+use super::socket_kind::SocketKind;
 use crate::stack::{OpenedTcp, Then};
 
 /// Something to do.

@@ -26,7 +26,8 @@ use rustix::net::{
 use super::child_end::ChildEnd;
 use super::relay::{IdlePipes, Relay, RelayState};
 use super::setup::request;
-use super::sockets::{KernelConnection, SocketKind, explain, host};
+use super::socket_kind::SocketKind;
+use super::sockets::{KernelConnection, explain, host};
 use super::tasks::{Task, Tasks};
 use crate::stack::{OpenedTcp, Then};
 
@@ -52,7 +53,7 @@ struct Connecting {
     then: Then<Box<dyn OpenedTcp>>,
 }
 
-enum Flow {
+enum StackFlow {
     Connecting(Connecting),
     Joined(Relay),
 }
@@ -67,7 +68,7 @@ pub(super) struct StackThread {
     asked: VecDeque<Use>,
     /// The families that there are inner addresses of: IPv4, IPv6.
     families: [bool; 2],
-    flows: HashMap<u64, Flow>,
+    flows: HashMap<u64, StackFlow>,
     next: u64,
     /// When attempts to connect have taken too long.
     deadlines: BinaryHeap<Reverse<(Instant, u64)>>,
@@ -231,7 +232,7 @@ impl StackThread {
                 match epoll::add(&self.epoll, &connecting.socket, data, edge) {
                     Ok(()) => {
                         self.deadlines.push(Reverse((until, id)));
-                        self.flows.insert(id, Flow::Connecting(connecting));
+                        self.flows.insert(id, StackFlow::Connecting(connecting));
                     }
                     Err(error) => self.opened(connecting, Err(error)),
                 }
@@ -270,12 +271,12 @@ impl StackThread {
                 return relay.reset();
             }
         }
-        self.flows.insert(id, Flow::Joined(relay));
+        self.flows.insert(id, StackFlow::Joined(relay));
         self.run_relay(id);
     }
 
     fn run_relay(&mut self, id: u64) {
-        let Some(Flow::Joined(relay)) = self.flows.get_mut(&id) else {
+        let Some(StackFlow::Joined(relay)) = self.flows.get_mut(&id) else {
             return;
         };
         match relay.run(&mut self.pipes) {
@@ -283,7 +284,7 @@ impl StackThread {
             Ok(RelayState::HasMore) => self.busy.push(id),
             Ok(RelayState::Over) => drop(self.flows.remove(&id)),
             Err(_) => {
-                if let Some(Flow::Joined(relay)) = self.flows.remove(&id) {
+                if let Some(StackFlow::Joined(relay)) = self.flows.remove(&id) {
                     relay.reset();
                 }
             }
@@ -294,14 +295,14 @@ impl StackThread {
         let (id, side) = (data & !1, usize::from(data & 1 != 0));
         let flags = event.flags;
         match self.flows.get_mut(&id) {
-            Some(Flow::Joined(relay)) => {
+            Some(StackFlow::Joined(relay)) => {
                 relay.hear(side, flags);
                 if !self.busy.contains(&id) {
                     self.run_relay(id);
                 }
             }
-            Some(Flow::Connecting(_)) => {
-                if let Some(Flow::Connecting(connecting)) = self.flows.remove(&id) {
+            Some(StackFlow::Connecting(_)) => {
+                if let Some(StackFlow::Connecting(connecting)) = self.flows.remove(&id) {
                     // What becomes of it may wait for its events elsewhere, as it does here once it is joined.
                     let _ = epoll::delete(&self.epoll, &connecting.socket);
                     let outcome = socket_error(&connecting.socket).unwrap_or_else(Err);
@@ -318,8 +319,8 @@ impl StackThread {
             && until <= Instant::now()
         {
             self.deadlines.pop();
-            if let Some(Flow::Connecting(_)) = self.flows.get(&id)
-                && let Some(Flow::Connecting(connecting)) = self.flows.remove(&id)
+            if let Some(StackFlow::Connecting(_)) = self.flows.get(&id)
+                && let Some(StackFlow::Connecting(connecting)) = self.flows.remove(&id)
             {
                 self.opened(connecting, Err(Errno::TIMEDOUT));
             }
@@ -332,7 +333,7 @@ impl Drop for StackThread {
     fn drop(&mut self) {
         self.tasks.end();
         for (_, flow) in self.flows.drain() {
-            if let Flow::Joined(relay) = flow {
+            if let StackFlow::Joined(relay) = flow {
                 relay.reset();
             }
         }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use adit::net::NetError;
 use adit::{Packet, Tunnel};
-use adit_proxy::kernel::{InnerNetwork, KernelDevice, KernelOptions, KernelStack, Namespace};
+use adit_proxy::kernel::{InnerNetwork, KernelDevice, KernelOptions, KernelStack, SocketNamespace};
 use adit_proxy::stack::Stack;
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -81,7 +81,7 @@ pub(crate) fn told_apart(device: KernelDevice) {
         addresses: vec![v4(1)],
         mtu: 1280,
     };
-    let made = Namespace::make(&program(), CHILD, &network, device).expect("a namespace");
+    let made = SocketNamespace::make(&program(), CHILD, &network, device).expect("a namespace");
     let options = KernelOptions::default();
     let stack = KernelStack::start(made.0, config(1, 2, None), options).expect("a stack");
     let error = open(&stack, SocketAddr::new(v6(2), 80), PATIENCE).err();
@@ -154,7 +154,7 @@ pub(crate) fn killed_child(device: KernelDevice) {
     let before = descriptors();
     let net = crate::net_builder().start().expect("a network");
     echo(&net, 7);
-    let made = Namespace::make(&program(), CHILD, &crate::inner(), device);
+    let made = SocketNamespace::make(&program(), CHILD, &crate::inner(), device);
     let (namespace, _) = made.expect("a namespace");
     let process = namespace.process();
     let inside = crate::processes::namespace_of(process);

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use adit::net::{Net, NetBuilder, NetError};
 use adit::{Config, IpBlock, Peer, PrivateKey};
 use adit_proxy::kernel::{
-    InnerNetwork, KernelDevice, KernelOptions, KernelStack, Namespace, serve_child,
+    InnerNetwork, KernelDevice, KernelOptions, KernelStack, SocketNamespace, serve_child,
 };
 use adit_proxy::stack::{OpenedTcp, Stack};
 
@@ -107,7 +107,7 @@ fn success(passed: bool) -> ExitCode {
 fn run_all(whom: &str, filter: &std::ffi::OsStr) -> bool {
     let mut passed = true;
     for device in DEVICES {
-        if let Err(error) = Namespace::make(&program(), CHILD, &inner(), device) {
+        if let Err(error) = SocketNamespace::make(&program(), CHILD, &inner(), device) {
             println!("{whom}{device:?}: not possible here: {error}");
             // Where it is refused there is nothing to test; but it is only ever refused by the system.
             passed &= !rustix::process::getuid().is_root() || error.to_string().contains("refused");
@@ -175,7 +175,7 @@ pub(crate) fn endpoint(tunnel: &adit::Tunnel) -> SocketAddr {
 
 /// The kernel's stack as the first end, of a tunnel to this endpoint.
 pub(crate) fn kernel(device: KernelDevice, endpoint: SocketAddr) -> KernelStack {
-    let made = Namespace::make(&program(), CHILD, &inner(), device);
+    let made = SocketNamespace::make(&program(), CHILD, &inner(), device);
     let (namespace, why) = made.expect("a namespace");
     assert_eq!((namespace.device(), why), (device, None));
     let options = KernelOptions {

@@ -6,7 +6,9 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
-use adit_proxy::kernel::{ChosenStack, KernelDevice, Namespace, NotHere, StackChoice, choose};
+use adit_proxy::kernel::{
+    ChosenStack, KernelDevice, NotHere, SocketNamespace, StackChoice, choose,
+};
 use adit_sandbox::calls::INTRUDER;
 use adit_sandbox::{Otherwise, Role, filters_of, install};
 use rustix::fs::{CWD, FileType, Mode, chmod, makedev, mknodat};
@@ -218,7 +220,9 @@ pub(crate) fn choose_where_refused() -> bool {
 
 /// In another process that may not open the TUN device: the choice is the other device, and it says why.
 pub(crate) fn choose_without_tun() -> bool {
-    if let Err(error) = Namespace::make(&program(), CHILD, &inner(), KernelDevice::PacketSocket) {
+    if let Err(error) =
+        SocketNamespace::make(&program(), CHILD, &inner(), KernelDevice::PacketSocket)
+    {
         println!("not possible here: {error}");
         return error.to_string().contains("refused");
     }
@@ -234,7 +238,8 @@ pub(crate) fn choose_without_tun() -> bool {
         why.contains("a packet socket") && why.contains("/dev/net/tun"),
         "{why}"
     );
-    let error = Namespace::make(&program(), CHILD, &inner(), KernelDevice::Tun).expect_err("none");
+    let error =
+        SocketNamespace::make(&program(), CHILD, &inner(), KernelDevice::Tun).expect_err("none");
     assert!(error.to_string().contains("/dev/net/tun"), "{error}");
     true
 }
