@@ -3,6 +3,7 @@
 #![cfg(feature = "net")]
 
 mod dns;
+mod driver;
 mod endings;
 mod icmp;
 mod join;
