@@ -70,9 +70,9 @@ impl NetBuilder {
         self
     }
 
-    /// Sets the bytes that all connections together may have for their buffers, 64 MiB by default. A
-    /// connection gets from 4 KiB to 4 MiB, by what is left. Without enough for another one, that is
-    /// refused. What was not written yet takes no memory.
+    /// Sets the bytes that all connections together may have, 64 MiB by default. One takes 1 KiB, and while
+    /// it has something to carry from 6 KiB to 4 MiB more, by what is left. Once less than an eighth is left,
+    /// new ones are refused. What was not written yet takes no memory.
     pub fn budget(mut self, bytes: usize) -> Self {
         self.budget = bytes;
         self
