@@ -326,6 +326,9 @@ const PROXY: &[Call] = calls![
     SYS_timerfd_settime,
     // Which offloads the kernel has without a fault.
     SYS_uname,
+    // The end of the process that makes sockets for the kernel's stack.
+    SYS_wait4,
+    SYS_waitid,
 ];
 
 /// What the main thread of a proxy has besides: the files of its sockets, to watch and to remove.
