@@ -25,6 +25,8 @@ pub(super) struct SectionPart {
     pub(super) keys: Vec<KeyLine>,
     /// The comment `# Open = yes` stands in it.
     pub(super) is_open: bool,
+    /// Keys whose values are none, which has been reported.
+    pub(super) wrong: Vec<&'static str>,
     /// Where its keys stand in `keys`.
     seen: HashMap<&'static str, usize>,
 }
@@ -148,6 +150,7 @@ impl<'a> Scan<'a> {
                     line: number,
                     keys: Vec::new(),
                     is_open: false,
+                    wrong: Vec::new(),
                     seen: HashMap::new(),
                 });
                 self.open(number, comment);
@@ -253,7 +256,10 @@ impl<'a> Scan<'a> {
             );
             return None;
         }
-        let value = self.value(number, section.name(), name, text)?;
+        let Some(value) = self.value(number, section.name(), name, text) else {
+            self.parts.last_mut()?.wrong.push(name);
+            return None;
+        };
         let copy = match section.is_of_tunnel() && !name.starts_with("CheckAlive") {
             true => Some(as_wg_quick(line, name, &value)),
             false => None,

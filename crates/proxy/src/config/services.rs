@@ -73,6 +73,12 @@ impl ServiceReader {
         let kind = match part.section {
             ProxySection::Socks5 | ProxySection::Http => {
                 self.refuse_certificates(part);
+                if ["Username", "Password"]
+                    .iter()
+                    .any(|key| part.wrong.contains(key))
+                {
+                    return None;
+                }
                 let credentials = self.credentials(part);
                 let bind = self.value(part, "BindAddress", BIND, Bind::from_str);
                 let is_wrong = self.wrong.len() != before;
@@ -143,6 +149,7 @@ impl ServiceReader {
         let section = part.section.name();
         let (line, found) = match part.get(key).filter(|found| !found.value.is_empty()) {
             Some(found) => (found.line, read(&found.value)),
+            None if part.wrong.contains(&key) => return None,
             None => {
                 let missing = format!("[{section}] has no {key}: write {key} = {example}");
                 self.wrong.push((part.line, missing));

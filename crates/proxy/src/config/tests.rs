@@ -514,6 +514,8 @@ fn values_come_from_the_environment() {
         !missing.join("\n").contains("SECRET"),
         "it may be a password"
     );
+    // That there is no key at all is not said beside.
+    assert_eq!(missing.len(), 3, "{missing:#?}");
     // A variable is one value: it does not add lines.
     let lines = |_: &str| Some(format!("{KEY}\nListenPort = 1"));
     let error = ProxyConfig::parse(&text, "file", &lines, &no_file).expect_err("two lines");

@@ -104,6 +104,11 @@ fn key_line(scan: &Scan<'_>, key: &str) -> Option<usize> {
 
 fn private_key(scan: &mut Scan<'_>, line: usize, key: Option<&Secret>) -> Option<PrivateKey> {
     let Some(key) = key else {
+        // One with a mistake has been reported already.
+        let mut errors = scan.errors.iter();
+        if errors.any(|it| it.text.starts_with("[Interface] PrivateKey")) {
+            return None;
+        }
         scan.error(
             line,
             "[Interface] has no PrivateKey: write the one whose public key the peer knows (`adit genkey` makes one)",
