@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use adit_proxy::config::{Bind, EndpointHost, ProxyEndpoint, ServiceKind};
+use adit_proxy::config::{Bind, ProxyEndpoint, ServiceKind};
 use clap::{Args, ValueEnum};
 
 #[cfg(test)]
@@ -97,43 +97,23 @@ impl ForwardArg {
     }
 }
 
-const LISTEN: &str = "expected ADDRESS:PORT, as 127.0.0.1:1080, or unix:PATH";
-
-/// Where to listen: `:PORT` is all addresses of this host, as for wireproxy.
+/// Where to listen, as files say it. A port alone is one of this host's own address.
 fn port(text: &str) -> Result<Bind, String> {
-    if let Some(path) = text.strip_prefix("unix:") {
-        return match path.is_empty() {
-            true => Err(LISTEN.into()),
-            false => Ok(Bind::Unix(path.into())),
-        };
+    match text.parse() {
+        Ok(port) => Ok(Bind::Port((Ipv4Addr::LOCALHOST, port).into())),
+        Err(_) => text.parse(),
     }
-    if let Some(port) = text.strip_prefix(':') {
-        let port: u16 = port.parse().map_err(|_| LISTEN)?;
-        return Ok(Bind::Port((Ipv4Addr::UNSPECIFIED, port).into()));
-    }
-    address(text).map(Bind::Port)
 }
 
 /// The same for what has no password: only programs of this host are to come there.
 fn own_port(text: &str) -> Result<Bind, String> {
     match port(text)? {
-        Bind::Port(address) if !address.ip().is_loopback() => Err(format!(
+        Bind::Port(address) if !Bind::Port(address).is_local() => Err(format!(
             "{address} is open to other hosts, and there is no password: take 127.0.0.1:{}, or a file with [Socks5] or \
              [http], Username and Password",
             address.port()
         )),
         bind => Ok(bind),
-    }
-}
-
-/// A port alone is one of this host's own address.
-fn address(text: &str) -> Result<SocketAddr, String> {
-    let own = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-    let port = text.strip_prefix("localhost:").unwrap_or(text);
-    match (port.parse(), text.parse()) {
-        (Ok(port), _) => Ok(own(port)),
-        (_, Ok(address)) => Ok(address),
-        _ => Err(LISTEN.into()),
     }
 }
 
@@ -149,25 +129,12 @@ fn forward(text: &str) -> Result<ForwardArg, String> {
         _ => return Err(expected()),
     };
     let (listen, target) = rest.split_once('=').ok_or_else(expected)?;
+    let Bind::Port(bind) = port(listen)? else {
+        return Err(expected());
+    };
     Ok(ForwardArg {
         is_udp,
-        bind: address(listen)?,
-        target: target_of(target).ok_or_else(expected)?,
-    })
-}
-
-fn target_of(text: &str) -> Option<ProxyEndpoint> {
-    if let Ok(address) = text.parse::<SocketAddr>() {
-        return Some(ProxyEndpoint {
-            host: EndpointHost::Address(address.ip()),
-            port: address.port(),
-        });
-    }
-    let (name, port) = text.rsplit_once(':')?;
-    let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b".-_".contains(&byte);
-    let is_right = (1..=253).contains(&name.len()) && name.bytes().all(is_name);
-    is_right.then_some(ProxyEndpoint {
-        host: EndpointHost::Name(name.to_owned()),
-        port: port.parse().ok()?,
+        bind,
+        target: target.parse()?,
     })
 }

@@ -19,6 +19,8 @@ pub(super) struct LoadedProxy {
     pub(super) config: ProxyConfig,
     /// What is allowed, and probably not meant.
     pub(super) warnings: Vec<Remark>,
+    /// Lines that do nothing here.
+    pub(super) passed_over: Vec<Remark>,
 }
 
 pub(super) fn load(args: &ProxyArgs) -> Result<LoadedProxy> {
@@ -59,6 +61,7 @@ pub(super) fn load(args: &ProxyArgs) -> Result<LoadedProxy> {
         name: stem.to_string_lossy().into_owned(),
         config,
         warnings: read.warnings,
+        passed_over: read.passed_over,
     })
 }
 

@@ -56,6 +56,7 @@ pub(crate) fn proxy(args: &ProxyArgs) -> Result<ExitCode> {
     let loaded = load::load(args)?;
     if !args.silent {
         (loaded.warnings.iter()).for_each(|warning| say!("Warning: {warning}"));
+        (loaded.passed_over.iter()).for_each(|line| say!("Note: {line}"));
     }
     if args.configtest {
         return cli::print(b"Config OK\n").map(done);

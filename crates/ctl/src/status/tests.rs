@@ -60,6 +60,7 @@ fn interface() -> InterfaceJson {
         max_shards: Some(4),
         pid: 7,
         device: None,
+        stack: None,
         ended: vec!["helper".into()],
         started: 1000,
         cpu_milliseconds: named(&[("shard", 12)]),
