@@ -182,7 +182,7 @@ impl Kernel {
     pub fn seal_one(self, key: &Key, counter: u64, out: &mut [u8]) {
         #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
         if matches!(self.choice, Choice::Avx2 | Choice::Avx512) && ahead::seal(key, counter, out) {
-            return zeroize_baseline_registers();
+            return self.zeroize_after_one();
         }
         self.seal(&mut [SealJob::in_place(key, counter, out)]);
     }
@@ -193,12 +193,21 @@ impl Kernel {
         if matches!(self.choice, Choice::Avx2 | Choice::Avx512)
             && let Some(authentic) = ahead::open(key, counter, text)
         {
-            zeroize_baseline_registers();
+            self.zeroize_after_one();
             return authentic;
         }
         let mut job = [OpenJob::in_place(key, counter, text)];
         self.open(&mut job);
         job[0].is_authentic()
+    }
+
+    /// Zeroizes the registers. What the library of C copies keys with may be the upper sixteen of AVX-512.
+    #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
+    fn zeroize_after_one(self) {
+        match self.choice {
+            Choice::Avx512 => avx512::zeroize_all_registers(),
+            _ => zeroize_baseline_registers(),
+        }
     }
 
     /// Seals as [`seal`](crate::seal) does.

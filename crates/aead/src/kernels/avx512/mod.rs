@@ -417,6 +417,12 @@ impl<const N: usize> Drop for Batch<N> {
     }
 }
 
+/// Zeroizes all vector registers, where this kernel is the one that is used.
+pub(super) fn zeroize_all_registers() {
+    // SAFETY: this module is entered only if `available`.
+    unsafe { zeroize_registers() };
+}
+
 /// Cycles for the tag of a packet by itself, measured.
 fn cost_alone(blocks: usize) -> usize {
     if blocks < SCALAR_BELOW {
