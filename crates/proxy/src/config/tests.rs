@@ -32,7 +32,7 @@ fn parse(text: &str) -> Result<ProxyFile, Errors> {
 fn with(sections: &str) -> String {
     format!(
         "[Interface]\nPrivateKey = {KEY}\nAddress = 10.0.0.2/32\n\n[Peer]\nPublicKey = {ONE}\n\
-         ProxyEndpoint = 192.0.2.1:51820\n\n{sections}"
+         Endpoint = 192.0.2.1:51820\n\n{sections}"
     )
 }
 
@@ -66,7 +66,7 @@ fn the_whole_of_a_file_is_read() {
         "# of the office\n[interface]\nADDRESS = 10.0.0.2/32, fd00::2/128\nPrivateKey: {KEY}\n\
          DNS = 10.0.0.1 ; inside\nmtu = 1400\nListenPort = 5400\nCheckAlive = 10.0.0.1, fd00::1\n\
          CheckAliveInterval = 3\n\n# alice\n[Peer]\nPublicKey = {ONE}\nPresharedKey = \"{TWO}\"\n\
-         ProxyEndpoint = vpn.example.com:51820\nPersistentKeepalive = 25\nAllowedIPs = 10.0.0.0/24\n\
+         Endpoint = vpn.example.com:51820\nPersistentKeepalive = 25\nAllowedIPs = 10.0.0.0/24\n\
          AllowedIPs = fd00::/64\n\n# bob\n[peer] # by name\npublickey = {TWO}\n\
          [Resolve]\nResolveStrategy = IPv4\n"
     );

@@ -154,7 +154,7 @@ fn peers(scan: &mut Scan<'_>, interface: usize, config: &Config) -> Vec<PeerPart
     if lines.is_empty() {
         scan.error(
             interface,
-            "there is no [Peer] section: the other end of the tunnel is one, with its PublicKey and ProxyEndpoint",
+            "there is no [Peer] section: the other end of the tunnel is one, with its PublicKey and Endpoint",
         );
     }
     let own = config

@@ -7,7 +7,7 @@ use std::time::Duration;
 use adit_proxy::config::ServiceKind;
 use adit_proxy::serve::RefusalReason;
 
-use crate::{Place, any_port, credentials, exchange, pattern, read_all, wait_until};
+use crate::{Place, any_port, credentials, exchange, fill, pattern, read_all, wait_until};
 
 pub(crate) fn http() -> ServiceKind {
     ServiceKind::Http {
@@ -145,14 +145,17 @@ fn each_failure_has_a_status_and_a_reason() {
 
 #[test]
 fn a_full_budget_is_told_and_keeps_the_old() {
-    let place = Place::with(vec![http()], |_| {}, |builder| builder.budget(4 << 10));
-    place.echoes(7);
+    let place = Place::with(vec![http()], |_| {}, |builder| builder.budget(10 << 10));
+    let listener = place.far.listen_tcp(7).expect("a port");
     let mut first = place.client();
     let connect = "CONNECT 10.0.0.2:7 HTTP/1.1\r\n\r\n";
     first.write_all(connect.as_bytes()).expect("room");
     assert!(head(&first).contains(" 200 "));
+    let far = listener.accept().expect("a connection");
+    let filled = fill(&first);
     assert!(answer(&place, connect).starts_with("HTTP/1.1 503 "));
-    assert_eq!(exchange(&first, b"still there"), b"still there");
+    first.shutdown(Shutdown::Write).expect("it is open");
+    assert_eq!(read_all(&far), vec![7; filled]);
 }
 
 #[test]

@@ -176,6 +176,23 @@ pub(crate) fn exchange(stream: &TcpStream, bytes: &[u8]) -> Vec<u8> {
     })
 }
 
+/// Writes until nothing is taken for a while: how much that was. What nobody reads takes memory.
+pub(crate) fn fill(mut stream: &TcpStream) -> usize {
+    stream.set_nonblocking(true).expect("it can");
+    let (mut filled, mut rests) = (0, 0);
+    while rests < 50 {
+        match stream.write(&[7; 4096]) {
+            Ok(len) => (filled, rests) = (filled + len, 0),
+            Err(_) => {
+                rests += 1;
+                std::thread::sleep(Duration::from_millis(2));
+            }
+        }
+    }
+    stream.set_nonblocking(false).expect("it can");
+    filled
+}
+
 /// Bytes that differ everywhere.
 pub(crate) fn pattern(len: usize) -> Vec<u8> {
     let mut state = 1_u64;

@@ -7,7 +7,9 @@ use std::time::Duration;
 use adit_proxy::config::ServiceKind;
 use adit_proxy::serve::{RefusalReason, ServiceName};
 
-use crate::{Place, any_port, credentials, exchange, pattern, read, read_all, v4, wait_until};
+use crate::{
+    Place, any_port, credentials, exchange, fill, pattern, read, read_all, v4, wait_until,
+};
 
 pub(crate) fn socks() -> ServiceKind {
     ServiceKind::Socks5 {
@@ -128,14 +130,17 @@ fn each_failure_has_a_code_of_its_own() {
 
 #[test]
 fn a_full_budget_refuses_and_keeps_the_old() {
-    let place = Place::with(vec![socks()], |_| {}, |builder| builder.budget(4 << 10));
-    place.echoes(7);
+    let place = Place::with(vec![socks()], |_| {}, |builder| builder.budget(10 << 10));
+    let listener = place.far.listen_tcp(7).expect("a port");
     let first = place.client();
     assert_eq!(ask(&first, 1, "10.0.0.2", 7), 0);
+    let far = listener.accept().expect("a connection");
+    let filled = fill(&first);
     let second = place.client();
     assert_eq!(ask(&second, 1, "10.0.0.2", 7), 1);
     assert_eq!(place.refused(RefusalReason::NoMemory), 1);
-    assert_eq!(exchange(&first, b"still there"), b"still there");
+    first.shutdown(Shutdown::Write).expect("it is open");
+    assert_eq!(read_all(&far), vec![7; filled]);
 }
 
 #[test]
