@@ -37,8 +37,11 @@ impl Stream for std::net::TcpStream {
 pub(super) fn serve<S: Stream, E>(accept: impl Fn(u16) -> Result<S, E> + Sync) {
     let accept = &accept;
     thread::scope(|scope| {
-        let works: [(u16, fn(S) -> io::Result<()>); 3] =
-            [(SINK_PORT, take), (ECHO_PORT, send_back), (SOURCE_PORT, give)];
+        let works: [(u16, fn(S) -> io::Result<()>); 3] = [
+            (SINK_PORT, take),
+            (ECHO_PORT, send_back),
+            (SOURCE_PORT, give),
+        ];
         for (port, work) in works {
             scope.spawn(move || {
                 while let Ok(stream) = accept(port) {

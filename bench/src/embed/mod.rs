@@ -106,7 +106,9 @@ enum Part {
 impl EmbedArgs {
     /// Whether it makes hosts.
     pub(crate) fn needs_root(&self) -> bool {
-        [Part::Streams, Part::Stacks, Part::Proxies].map(|part| self.has(part)).contains(&true)
+        [Part::Streams, Part::Stacks, Part::Proxies]
+            .map(|part| self.has(part))
+            .contains(&true)
     }
 
     fn has(&self, part: Part) -> bool {
@@ -238,7 +240,10 @@ impl Report {
         }
         let all = round * u64::from(args.rounds);
         let comparisons = [&self.streams, &self.stacks, &self.proxies];
-        let programs = comparisons.map(|it| it.programs().len()).iter().sum::<usize>();
+        let programs = comparisons
+            .map(|it| it.programs().len())
+            .iter()
+            .sum::<usize>();
         eprintln!(
             "{programs} programs, {} rounds: about {} min",
             args.rounds,
@@ -293,10 +298,20 @@ impl Report {
             to(go, "one stream, of wireproxy", proxies::RATE, least(10.0)),
             to(go, "CPU time of it", proxies::CPU, most(0.12)),
             to(go, "set-up of a connection", proxies::SET_UP, most(1.2)),
-            to(own, "one stream, of adit with a TUN", proxies::RATE, least(0.8)),
+            to(
+                own,
+                "one stream, of adit with a TUN",
+                proxies::RATE,
+                least(0.8),
+            ),
             alone("one stream", proxies::RATE, least(5.0), " Gb/s"),
             alone("one stream back", proxies::BACK, least(5.0), " Gb/s"),
-            alone("memory with one stream", proxies::MEMORY, most(24.0), " MiB"),
+            alone(
+                "memory with one stream",
+                proxies::MEMORY,
+                most(24.0),
+                " MiB",
+            ),
         ]
     }
 
@@ -426,6 +441,9 @@ mod tests {
         };
         assert_eq!(rates(&streams::MEASURES), rates(&stacks::MEASURES));
         assert!(streams::MEASURES.iter().any(|&(id, ..)| id == streams::CPU));
-        assert_eq!(rates(&proxies::MEASURES)[..2], [streams::RATE, streams::CPU]);
+        assert_eq!(
+            rates(&proxies::MEASURES)[..2],
+            [streams::RATE, streams::CPU]
+        );
     }
 }

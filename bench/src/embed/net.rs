@@ -101,5 +101,10 @@ fn send(net: &Net, theirs: IpAddr, streams: usize, duration: Duration) -> Result
         stream.set_write_timeout(limit)?;
         Ok(stream)
     };
-    load::say(&load::run(connect, load::Direction::There, streams, duration)?)
+    load::say(&load::run(
+        connect,
+        load::Direction::There,
+        streams,
+        duration,
+    )?)
 }

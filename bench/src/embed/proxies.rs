@@ -81,7 +81,10 @@ pub(super) fn measure(program: &Program, seconds: u32) -> Result<Values, Failure
     ];
     // That of the daemon leaves out the kernel's buffers.
     if program.way != Way::AditDaemon {
-        values.extend([(MEMORY, one.memory.max(back.memory)), ("rss.peak", many.memory)]);
+        values.extend([
+            (MEMORY, one.memory.max(back.memory)),
+            ("rss.peak", many.memory),
+        ]);
     }
     Ok(values)
 }
@@ -118,8 +121,7 @@ impl Hosts {
                 let words = AS_NOBODY.map(str::to_owned);
                 let words = [&words, &program.words[..], &["-c".into(), FILE.into()]].concat();
                 let listens = |_: &str| pair.a.run(|| std::net::TcpStream::connect(PROXY).is_ok());
-                let proxy =
-                    daemon::start_and_hear(&pair.a, "proxy", &words, "", READY, listens)?;
+                let proxy = daemon::start_and_hear(&pair.a, "proxy", &words, "", READY, listens)?;
                 let measured = proxy.id();
                 (pair, Some(proxy), measured)
             }
@@ -127,7 +129,9 @@ impl Hosts {
         let at = pair.inside(Family::V4, 1).to_string();
         let words = [lab, "embed-socks".into(), "serve".into(), at];
         let is_ready = |log: &str| log.lines().any(|line| line == "ready");
-        others.push(daemon::start_and_hear(&pair.b, "serve", &words, "", READY, is_ready)?);
+        others.push(daemon::start_and_hear(
+            &pair.b, "serve", &words, "", READY, is_ready,
+        )?);
         Ok(Self {
             pair,
             proxy,

@@ -18,8 +18,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use adit_testbed::framing::Family;
-use adit_testbed::{Host, proc};
 use adit_testbed::stats::quantile;
+use adit_testbed::{Host, proc};
 use serde::{Deserialize, Serialize};
 
 use super::table::{Measure, Values};
