@@ -47,7 +47,7 @@ pub(crate) enum RunningTunnel {
     Tunnel(Tunnel),
     /// One with TCP and UDP of its own.
     #[cfg(feature = "net")]
-    Net(Net),
+    Net(Box<Net>),
 }
 
 impl RunningTunnel {
@@ -101,7 +101,7 @@ pub unsafe extern "C" fn adit_tunnel_start(
             let bell = Arc::new(BellSlot::new());
             let tunnel = match options.source {
                 #[cfg(feature = "net")]
-                ADIT_SOURCE_NET => RunningTunnel::Net(start_net(config, &options)?),
+                ADIT_SOURCE_NET => RunningTunnel::Net(Box::new(start_net(config, &options)?)),
                 _ => {
                     RunningTunnel::Tunnel(apply(&options, Tunnel::builder(config), &bell)?.start()?)
                 }
