@@ -33,11 +33,16 @@ impl Stream for std::net::TcpStream {
     }
 }
 
+/// What becomes of a stream that was accepted.
+type Serve<S> = fn(S) -> io::Result<()>;
+/// Carries bytes until then: how many.
+type Carry<S> = fn(S, Instant) -> io::Result<u64>;
+
 /// Serves what comes to the three ports, until one of them fails.
 pub(super) fn serve<S: Stream, E>(accept: impl Fn(u16) -> Result<S, E> + Sync) {
     let accept = &accept;
     thread::scope(|scope| {
-        let works: [(u16, fn(S) -> io::Result<()>); 3] = [
+        let works: [(u16, Serve<S>); 3] = [
             (SINK_PORT, take),
             (ECHO_PORT, send_back),
             (SOURCE_PORT, give),
@@ -96,7 +101,7 @@ pub(super) fn run<S: Stream>(
     streams: usize,
     duration: Duration,
 ) -> Result<Said, Failure> {
-    let (port, carry): (u16, fn(S, Instant) -> io::Result<u64>) = match direction {
+    let (port, carry): (u16, Carry<S>) = match direction {
         Direction::There => (SINK_PORT, send),
         Direction::Back => (SOURCE_PORT, receive),
     };

@@ -18,7 +18,7 @@
 pub mod calls;
 mod files;
 mod only;
-mod parts;
+mod protections;
 mod role;
 mod starts;
 mod threads;
@@ -40,7 +40,7 @@ use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch, apply_fi
 
 use calls::{Call, INTRUDER};
 pub use files::{SandboxFolders, files_for_names};
-pub use parts::{Otherwise, Parts};
+pub use protections::{Otherwise, Parts};
 pub use role::Role;
 pub use starts::{Starter, start};
 pub use threads::{register, retain_threads};
