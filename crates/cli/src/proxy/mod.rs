@@ -202,7 +202,7 @@ struct RunningProxy {
     _alive: Arc<AliveChecks>,
     facts: Arc<TunnelFacts>,
     stack: RunningStack,
-    /// How standard input and output ended, where there is nothing else.
+    /// Why it is to end: standard input and output did, where there is nothing else, or the kernel's stack.
     ended: Arc<Mutex<Option<Result<()>>>>,
     _looks: Arc<Looks>,
     why: String,
@@ -236,10 +236,20 @@ impl RunningProxy {
         let told = status::Events::new(name);
         let clients = watch::listener(name, &told, &names, resolver);
         let (listener, log) = silence::listener(name, clients, &names, level);
+        let ended: Arc<Mutex<Option<Result<()>>>> = Arc::default();
         let count = std::thread::available_parallelism().map_or(1, usize::from);
         let hooks = TunnelHooks {
             threads: Threads::new(count).on_start(confine),
             on_start: Arc::new(confine),
+            on_end: {
+                let (ended, sender, name) = (Arc::clone(&ended), sender.clone(), name.to_owned());
+                Box::new(move || {
+                    let why = "the process that has the kernel's stack ended: start the proxy again, or with --stack smoltcp";
+                    let result = Err(Failure::State(format!("{name}: {why}")));
+                    *ended.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
+                    sender.send(MainEvent::Ended(name));
+                })
+            },
             listener,
         };
         let stack = begin_stack(stack, &config.tunnel, endpoints, hooks)?;
@@ -256,7 +266,6 @@ impl RunningProxy {
         looks.watch(&interface, &told, true);
         let is_known = control.is_known();
         log.begin(&facts, is_known)?;
-        let ended: Arc<Mutex<Option<Result<()>>>> = Arc::default();
         on_end(&stack, (name, sender.clone()));
         let part = &config.tunnel;
         let alive = AliveChecks::new(&part.check_alive, part.check_alive_interval);

@@ -34,6 +34,8 @@ pub(super) struct TunnelHooks {
     pub(super) threads: Threads,
     /// Called first on each other thread of the stack.
     pub(super) on_start: Arc<dyn Fn() + Send + Sync>,
+    /// Called when the process of the kernel's stack has ended by itself.
+    pub(super) on_end: Box<dyn FnOnce() + Send>,
     pub(super) listener: EventListener,
 }
 
@@ -75,6 +77,7 @@ pub(super) fn begin_stack(
     let TunnelHooks {
         threads,
         on_start,
+        on_end,
         listener,
     } = hooks;
     let build = move |builder: adit::Builder| builder.listener(listener);
@@ -84,6 +87,7 @@ pub(super) fn begin_stack(
                 dns: part.dns.clone(),
                 threads,
                 on_start: Some(on_start),
+                on_end: Some(on_end),
                 tunnel: Some(Box::new(build)),
             };
             let stack = KernelStack::start(namespace, config, options).context(failed)?;

@@ -349,3 +349,29 @@ fn wireproxys_files_and_flags_and_files_of_wg_quick_work() {
     assert_eq!(proxy.wait().code(), Some(0), "{}", log(host));
     assert!(!host.path("/run/http.sock").exists(), "its socket is gone");
 }
+
+#[test]
+fn a_proxy_ends_and_says_why_when_the_process_of_the_kernels_stack_is_killed() {
+    if !only_adit() {
+        return;
+    }
+    let mut site = Site::new();
+    site.answers(Program::Adit);
+    let host = &site.net.left;
+    site.write("/run/wireproxy.conf", &(site.tunnel() + SERVICES));
+    let kernel = "-c /run/wireproxy.conf --stack kernel";
+    let mut proxy = start(host, &adit(), kernel);
+    assert!(
+        log(host).contains("stack kernel, by a TUN device"),
+        "{}",
+        log(host)
+    );
+    let get = format!("-x socks5h://127.0.0.1:1080 http://{NAME}/");
+    assert_eq!(curl(host, &get), page());
+    host.sh(&format!(
+        "pkill -KILL --parent {} adit-kernel-net",
+        proxy.pid_in_host()
+    ));
+    assert_eq!(proxy.wait().code(), Some(1), "{}", log(host));
+    assert!(log(host).contains("kernel's stack ended"), "{}", log(host));
+}

@@ -37,6 +37,8 @@ pub struct KernelOptions {
     pub threads: Threads,
     /// Called first on that one: to give up rights.
     pub on_start: Option<Arc<dyn Fn() + Send + Sync>>,
+    /// Called on that one when the child process has ended by itself: the stack is of no use any more.
+    pub on_end: Option<Box<dyn FnOnce() + Send>>,
     /// Has the tunnel be built otherwise, as with [`Builder::on_socket`]. Its source of packets, MTU and threads
     /// are set afterwards.
     pub tunnel: Option<Box<dyn FnOnce(Builder) -> Builder + Send>>,
@@ -73,6 +75,7 @@ impl KernelStack {
             dns,
             threads,
             on_start,
+            on_end,
             tunnel: build,
         } = options;
         let tasks = Arc::new(Tasks::new().map_err(NetError::Host)?);
@@ -97,7 +100,11 @@ impl KernelStack {
             if let Some(on_start) = on_start {
                 on_start();
             }
-            stack.run();
+            if stack.run()
+                && let Some(on_end) = on_end
+            {
+                on_end();
+            }
         };
         let thread = std::thread::Builder::new().name("adit-kernel-net".into());
         let thread = thread.spawn(run).map_err(NetError::Host)?;

@@ -104,8 +104,9 @@ impl StackThread {
         })
     }
 
-    /// Runs until the stack is dropped, or the child process has ended: connections end then, too.
-    pub(super) fn run(mut self) {
+    /// Runs until the stack is dropped, or the child process has ended: connections end then, too. True if nobody
+    /// dropped it.
+    pub(super) fn run(mut self) -> bool {
         let mut events = Vec::with_capacity(EVENTS);
         while let Some(tasks) = self.tasks.take() {
             for task in tasks {
@@ -122,20 +123,21 @@ impl StackThread {
             if let Err(error) = epoll::wait(&self.epoll, space, timeout.as_ref())
                 && error != Errno::INTR
             {
-                return;
+                return true;
             }
             for event in &events {
                 match event.data.u64() {
                     WAKE => {}
                     CHILD => {
                         if self.hear_child().is_err() {
-                            return;
+                            return true;
                         }
                     }
                     data => self.hear_flow(data, event),
                 }
             }
         }
+        false
     }
 
     fn timeout(&self) -> Option<Timespec> {

@@ -164,7 +164,11 @@ pub(crate) fn killed_child(device: KernelDevice) {
         assert_ne!(*inside, own);
     }
     let config = config(1, 2, Some(endpoint(net.tunnel())));
-    let options = KernelOptions::default();
+    let (sender, end) = channel();
+    let options = KernelOptions {
+        on_end: Some(Box::new(move || sender.send(()).expect("heard"))),
+        ..KernelOptions::default()
+    };
     let stack = KernelStack::start(namespace, config, options).expect("a stack");
     let to = SocketAddr::new(v4(2), 7);
     let (mut client, theirs) = client();
@@ -174,6 +178,7 @@ pub(crate) fn killed_child(device: KernelDevice) {
     client.read_exact(&mut [0]).expect("an echo");
     let pid = Pid::from_raw(i32::try_from(process).expect("a number")).expect("a process");
     kill_process(pid, Signal::KILL).expect("killed");
+    end.recv_timeout(PATIENCE).expect("it is told");
     // Its connections end, and no other begins.
     let error = client.read(&mut [0]).expect_err("a reset");
     assert_eq!(error.kind(), ErrorKind::ConnectionReset);
