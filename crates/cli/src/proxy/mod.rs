@@ -17,9 +17,7 @@ mod silence;
 pub(crate) mod tunnel;
 
 use std::io::Write;
-use std::net::TcpListener;
 use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixListener;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
@@ -29,7 +27,9 @@ use adit::Threads;
 use adit_ctl::{Service, Serving, status};
 use adit_proxy::config::{Bind, EndpointHost, ProxyConfig, ServiceKind};
 use adit_proxy::kernel::ChosenStack;
-use adit_proxy::serve::{self, InfoOptions, Level, LogSink, Proxy, ProxyListeners, ServeOptions};
+use adit_proxy::serve::{
+    self, InfoOptions, Level, LogSink, Proxy, ProxyListeners, ServeError, ServeOptions,
+};
 use adit_sandbox::{Role, SandboxFolders, Starter};
 
 use self::alive::AliveChecks;
@@ -110,10 +110,16 @@ fn run(args: &ProxyArgs, loaded: LoadedProxy) -> Result<()> {
     }
     let LoadedProxy { name, config, .. } = loaded;
     let (stack, why) = choose_stack(args.stack, &config.tunnel)?;
+    let failed = |error: ServeError| Failure::State(error.to_string());
+    let mut listeners = serve::bind(&config.services).map_err(failed)?;
+    let info = args
+        .info
+        .as_ref()
+        .map(|bind| listeners.listen_for_pages(bind).map_err(failed))
+        .transpose()?;
     let opened = OpenedSockets {
-        listeners: serve::bind(&config.services)
-            .map_err(|error| Failure::State(error.to_string()))?,
-        info: args.info.as_ref().map(listen).transpose()?,
+        listeners,
+        info,
         control: ControlSockets::bind(&name, level),
         level,
         notifier: Notifier::new(),
@@ -131,7 +137,7 @@ fn run(args: &ProxyArgs, loaded: LoadedProxy) -> Result<()> {
         Starter::here(move || sender.wake())
     };
     if !args.no_sandbox {
-        begin_sandbox(&config, &opened.control)?;
+        begin_sandbox(&config, args.info.as_ref(), &opened.control)?;
     }
     let mut running =
         RunningProxy::begin((&name, &config), opened, &endpoints, (&resolver, sender))?;
@@ -150,11 +156,16 @@ fn run(args: &ProxyArgs, loaded: LoadedProxy) -> Result<()> {
 }
 
 /// Leaves to this process what a proxy needs.
-fn begin_sandbox(config: &ProxyConfig, control: &ControlSockets) -> Result<()> {
+fn begin_sandbox(
+    config: &ProxyConfig,
+    info: Option<&Bind>,
+    control: &ControlSockets,
+) -> Result<()> {
     let mut folders = SandboxFolders {
         own: control.folders.clone(),
         ..SandboxFolders::default()
     };
+    folders.own.extend(info.and_then(folder_of));
     let mut names = false;
     for service in &config.services {
         match &service.kind {
@@ -183,15 +194,6 @@ fn folder_of(bind: &Bind) -> Option<PathBuf> {
             Some(folder.unwrap_or(".".as_ref()).to_owned())
         }
     }
-}
-
-/// Where pages are asked for.
-fn listen(bind: &Bind) -> Result<OwnedFd> {
-    let listener = match bind {
-        Bind::Port(address) => TcpListener::bind(address).map(OwnedFd::from),
-        Bind::Unix(path) => UnixListener::bind(path).map(OwnedFd::from),
-    };
-    listener.context(|| format!("cannot listen on {bind} for /metrics and /readyz"))
 }
 
 /// A proxy that runs. What is dropped first needs what follows.

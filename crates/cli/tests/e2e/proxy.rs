@@ -332,7 +332,7 @@ fn wireproxys_files_and_flags_and_files_of_wg_quick_work() {
     assert_eq!(host.sh("ls /run/adit"), "");
 
     site.write("/etc/wireguard/wg7.conf", &site.tunnel());
-    let forward = "--forward tcp:8081=web.inside.example:80 --http unix:/run/http.sock";
+    let forward = "--forward tcp:8081=web.inside.example:80 --http unix:/run/http.sock --info unix:/run/info.sock";
     let mut proxy = start(host, &adit(), &format!("wg7 --socks 1080 {forward}"));
     for arguments in [
         format!("-x socks5h://127.0.0.1:1080 http://{NAME}/"),
@@ -345,9 +345,13 @@ fn wireproxys_files_and_flags_and_files_of_wg_quick_work() {
         status.contains("sandbox: ") && !status.contains("sandbox: off"),
         "{status}"
     );
+    let pages = "--unix-socket /run/info.sock http://localhost/readyz";
+    assert_eq!(curl(host, pages), "{}");
     proxy.signal("INT");
     assert_eq!(proxy.wait().code(), Some(0), "{}", log(host));
-    assert!(!host.path("/run/http.sock").exists(), "its socket is gone");
+    for socket in ["/run/http.sock", "/run/info.sock"] {
+        assert!(!host.path(socket).exists(), "{socket} is gone");
+    }
 }
 
 #[test]

@@ -108,6 +108,16 @@ impl ProxyListeners {
         }
     }
 
+    /// Listens for those who ask for pages ([`InfoOptions`](super::InfoOptions)); a UNIX socket is removed with those
+    /// of services.
+    ///
+    /// # Errors
+    ///
+    /// [`ServeError::Bind`].
+    pub fn listen_for_pages(&mut self, bind: &Bind) -> Result<OwnedFd, ServeError> {
+        self.listen(0, bind)
+    }
+
     fn open(&mut self, service: &ProxyService) -> Result<PreparedService, ServeError> {
         let line = service.line;
         let mut listens =
