@@ -7,7 +7,7 @@
 //! ```
 
 use std::io::{Read, Write};
-use std::net::{TcpListener, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::Stdio;
 
 use crate::harness::*;
@@ -352,6 +352,96 @@ fn wireproxys_files_and_flags_and_files_of_wg_quick_work() {
     for socket in ["/run/http.sock", "/run/info.sock"] {
         assert!(!host.path(socket).exists(), "{socket} is gone");
     }
+}
+
+/// What is asked of the DNS server inside: an IPv4 address of NAME.
+fn question() -> Vec<u8> {
+    let head = [0x12, 0x34, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0];
+    [&head[..], QUESTION, &[0, 0, 1, 0, 1]].concat()
+}
+
+/// What comes back when the question goes to a port of this host, with `head` before it: without as long a head.
+fn asked(head: Vec<u8>, to: SocketAddr, head_back: usize) -> Vec<u8> {
+    let socket = UdpSocket::bind("127.0.0.1:0").expect("a port");
+    let limit = Some(seconds(20));
+    socket.set_read_timeout(limit).expect("a time");
+    let asked = [head, question()].concat();
+    socket.send_to(&asked, to).expect("it leaves");
+    let mut answer = [0; 600];
+    let (len, _) = socket.recv_from(&mut answer).expect("an answer");
+    answer[head_back..len].to_vec()
+}
+
+/// A UDP association of SOCKS5: its connection, and where datagrams go.
+fn associate() -> (TcpStream, SocketAddr) {
+    let mut stream = TcpStream::connect("127.0.0.1:1080").expect("a proxy");
+    stream.write_all(&[5, 1, 0]).expect("room");
+    let mut method = [0; 2];
+    stream.read_exact(&mut method).expect("a method");
+    assert_eq!(method, [5, 0]);
+    stream
+        .write_all(&[5, 3, 0, 1, 0, 0, 0, 0, 0, 0])
+        .expect("room");
+    let mut reply = [0; 10];
+    stream.read_exact(&mut reply).expect("a reply");
+    assert_eq!(reply[..4], [5, 0, 0, 1]);
+    let ip = Ipv4Addr::new(reply[4], reply[5], reply[6], reply[7]);
+    (
+        stream,
+        (ip, u16::from_be_bytes([reply[8], reply[9]])).into(),
+    )
+}
+
+fn datagrams_and_iperf3_get_in(stack: &str) {
+    if !only_adit() {
+        return;
+    }
+    let mut site = Site::new();
+    site.answers(Program::Adit);
+    let host = &site.net.left;
+    let more = "\n[UDPProxyTunnel]\nBindAddress = 127.0.0.1:5353\nTarget = 192.168.77.2:53\n\n\
+                [TCPClientTunnel]\nBindAddress = 127.0.0.1:5201\nTarget = 192.168.77.2:5201\n";
+    site.write("/run/wireproxy.conf", &(site.tunnel() + SERVICES + more));
+    let proxy = start(
+        host,
+        &adit(),
+        &format!("-c /run/wireproxy.conf --stack {stack}"),
+    );
+    assert!(
+        log(host).contains(&format!("stack {stack}")),
+        "{}",
+        log(host)
+    );
+    let is_right = |answer: &[u8]| answer.ends_with(&[192, 168, 77, 2]);
+    let forwarded = host.within(|| asked(Vec::new(), ([127, 0, 0, 1], 5353).into(), 0));
+    assert!(is_right(&forwarded), "{forwarded:?}");
+    let associated = host.within(|| {
+        let (_connection, relay) = associate();
+        // The server by address; what comes back is from an address, too.
+        let head = vec![0, 0, 0, 1, 192, 168, 77, 2, 0, 53];
+        asked(head, relay, 10)
+    });
+    assert!(is_right(&associated), "{associated:?}");
+    site.net
+        .right
+        .sh("iperf3 -s -D -B 192.168.77.2 > /dev/null; sleep 0.3");
+    for direction in ["", "-R"] {
+        let said = host.sh(&format!("iperf3 -c 127.0.0.1 -t 1 -J {direction}"));
+        let said: serde_json::Value = serde_json::from_str(&said).expect("JSON");
+        let bytes = said["end"]["sum_received"]["bytes"].as_f64();
+        assert!(bytes > Some(1e6), "{direction}: {said}");
+    }
+    drop(proxy);
+}
+
+#[test]
+fn datagrams_and_iperf3_get_in_by_the_stack_of_the_program() {
+    datagrams_and_iperf3_get_in("smoltcp");
+}
+
+#[test]
+fn datagrams_and_iperf3_get_in_by_the_stack_of_the_kernel() {
+    datagrams_and_iperf3_get_in("kernel");
 }
 
 #[test]

@@ -145,7 +145,10 @@ impl StackThread {
             return Some(Timespec::default());
         }
         let Reverse((first, _)) = self.deadlines.peek()?;
-        let left = first.saturating_duration_since(Instant::now());
+        // More than some 24 days would take a system call that a sandbox does not allow.
+        let left = first
+            .saturating_duration_since(Instant::now())
+            .min(Duration::from_secs(86_400));
         // It is never before its time.
         Timespec::try_from(left + Duration::from_micros(1)).ok()
     }

@@ -14,6 +14,8 @@ use rustix::io::Errno;
 use super::core::{ProxyClient, SCRATCH, ServeCore, Step};
 use super::news::{ClientToken, News, Told};
 
+/// The longest wait: more than some 24 days would take a system call that a sandbox does not allow.
+const LONGEST: Duration = Duration::from_secs(86_400);
 /// Events that are taken at a time.
 const EVENTS: usize = 128;
 /// Clients that have more to do and have their turn before events are looked at again.
@@ -124,7 +126,7 @@ impl ClientLoop {
             Some(Reverse((at, _))) => Some(at.saturating_duration_since(now)),
             None => None,
         };
-        let time = time.map(|time| Timespec {
+        let time = time.map(|time| time.min(LONGEST)).map(|time| Timespec {
             tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: time.subsec_nanos().into(),
         });

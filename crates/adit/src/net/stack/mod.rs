@@ -139,6 +139,8 @@ impl Stack {
 
     /// Looks at the descriptors, for which it waits for so long at most.
     pub(super) fn take_events(&mut self, time: Option<Duration>) {
+        // More than some 24 days would take a system call that Linux has since 5.11, and few sandboxes allow.
+        let time = time.map(|time| time.min(Duration::from_secs(86_400)));
         let time = time.map(|time| Timespec {
             tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: time.subsec_nanos().into(),
