@@ -12,7 +12,7 @@ use std::net::{IpAddr, Shutdown, TcpListener, TcpStream};
 use std::os::fd::AsFd as _;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
@@ -52,6 +52,7 @@ pub(super) fn serve(
             document: Box::new(document),
             one_at_a_time: Mutex::new(()),
             connections: Mutex::default(),
+            ended: Condvar::new(),
             hosts,
         })
     };
@@ -171,6 +172,8 @@ struct Server {
     document: Box<dyn Fn() -> DocumentWriter + Send + Sync>,
     one_at_a_time: Mutex<()>,
     connections: Mutex<Connections>,
+    /// A thread has ended.
+    ended: Condvar,
     hosts: Hosts,
 }
 
@@ -330,7 +333,11 @@ impl Place {
     fn take(server: &Arc<Server>, stream: &impl Stream) -> Option<Self> {
         let copy = stream.copy().ok()?;
         let source = stream.source();
-        let mut connections = server.connections();
+        // Threads whose connections were dropped are about to end: they cost no other client its place.
+        let (mut connections, _) = server
+            .ended
+            .wait_timeout_while(server.connections(), PATIENCE, |all| all.threads >= THREADS)
+            .unwrap_or_else(PoisonError::into_inner);
         if !connections.make_room(source) {
             return None;
         }
@@ -368,6 +375,7 @@ impl Drop for Place {
         let mut connections = self.server.connections();
         connections.threads -= 1;
         connections.all.retain(|one| one.number != self.number);
+        self.server.ended.notify_one();
     }
 }
 
