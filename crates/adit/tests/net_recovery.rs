@@ -4,14 +4,15 @@
 #![cfg(feature = "net")]
 
 use std::collections::BTreeMap;
-use std::io::{Read, Write};
-use std::net::{IpAddr, SocketAddr};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{IpAddr, Shutdown, SocketAddr};
 use std::os::unix::net::UnixStream;
 
 use adit::net::testing::BareStack;
 use adit::{Gso, GsoKind};
 
 const MSS: usize = 1380;
+const FIN: u8 = 1;
 
 /// A path in one direction: a queue, a rate, a delay, and faults.
 struct Path {
@@ -24,6 +25,8 @@ struct Path {
     lost: u64,
     twice: u64,
     late: u64,
+    /// So many ends of a stream are lost, the first ones.
+    lost_ends: u32,
     random: u64,
     /// When the queue is empty, in nanoseconds.
     free: i64,
@@ -41,6 +44,7 @@ impl Path {
             lost,
             twice,
             late,
+            lost_ends: 0,
             random: seed,
             free: 0,
             arrivals: BTreeMap::new(),
@@ -62,7 +66,9 @@ impl Path {
             let len = i64::try_from(segment.len()).expect("short");
             let begins = self.free.max(now * 1000);
             let queued = (begins - now * 1000) * self.rate / 1_000_000;
-            if queued > self.limit || self.one_of(self.lost) {
+            let is_end = self.lost_ends > 0 && segment[33] & FIN != 0;
+            self.lost_ends -= u32::from(is_end);
+            if queued > self.limit || self.one_of(self.lost) || is_end {
                 self.drops += 1;
                 continue;
             }
@@ -130,6 +136,8 @@ struct Outcome {
     /// Microseconds that it took, and the longest time in which nothing arrived.
     took: i64,
     longest: i64,
+    /// The longer one that an end took to arrive, once nothing was left to come.
+    ended: i64,
     drops: u64,
 }
 
@@ -183,6 +191,20 @@ impl Ends {
         far.poll(now, |packet| back.send(now, packet));
     }
 
+    /// One end writes no more: how long it takes until the other one has read that.
+    fn end(&mut self, from: usize) -> i64 {
+        let begun = self.now;
+        self.programs[from].shutdown(Shutdown::Write).expect("open");
+        loop {
+            self.step();
+            match (&self.programs[1 - from]).read(&mut [0]) {
+                Ok(0) => return self.now - begun,
+                Ok(_) => panic!("more came"),
+                Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
+            }
+        }
+    }
+
     /// Sends so many bytes from the near end, and perhaps back.
     fn transfer(mut self, bytes: usize, comes_back: bool) -> Outcome {
         let sent: Vec<u8> = (0..bytes).map(|n| (n / 251 + n).to_le_bytes()[0]).collect();
@@ -215,12 +237,15 @@ impl Ends {
                 }
             }
         }
+        let took = self.now;
+        let ended = [0, 1].map(|from| self.end(from)).into_iter().max();
         for stack in &self.stacks {
             assert_eq!(stack.stats().failed, 0);
         }
         Outcome {
-            took: self.now,
+            took,
             longest,
+            ended: ended.expect("two"),
             drops: self.paths.iter().map(|path| path.drops).sum(),
         }
     }
@@ -251,6 +276,27 @@ fn a_path_that_loses_repeats_and_reorders_does_not_stall() {
             assert!(outcome.drops > 10, "{outcome:?}");
             assert!(outcome.longest < SECOND / 5, "{seed}: {outcome:?}");
             assert!(outcome.took < SECOND, "{seed}: {outcome:?}");
+            assert!(outcome.ended < SECOND / 2, "{seed}: {outcome:?}");
         }
+    }
+}
+
+#[test]
+fn an_end_that_is_lost_is_sent_again_however_often() {
+    // By probes, and then by the timer.
+    for (lost, limit) in [
+        (0, SECOND / 100),
+        (1, SECOND / 2),
+        (2, SECOND),
+        (3, 2 * SECOND),
+        (6, 20 * SECOND),
+    ] {
+        let path = |seed| {
+            let mut path = Path::new(GIGABIT, 50, 200_000, [0; 3], seed);
+            path.lost_ends = lost;
+            path
+        };
+        let outcome = Ends::new([path(1), path(2)]).transfer(1 << 20, false);
+        assert!(outcome.ended < limit, "{lost}: {outcome:?}");
     }
 }

@@ -227,13 +227,16 @@ impl TcpConnection {
     }
 
     fn repeat(&mut self, core: &mut Core, what: Repeat) {
+        // The end of the stream alone: smoltcp has no payload to repeat because of duplicates, and would forget
+        // its timer over them.
+        let is_end = self.queued() == 0;
         match what {
             Repeat::Nothing => {}
-            Repeat::First => self.repeat_first(core),
-            Repeat::All => {
+            Repeat::First if !is_end => self.repeat_first(core),
+            Repeat::First | Repeat::All => {
                 // What it has to send just now would hide its timer.
                 self.send(core);
-                if !self.repeat_all(core) {
+                if !self.repeat_all(core) && !is_end {
                     self.repeat_first(core);
                 }
             }

@@ -40,7 +40,7 @@ struct SynOptions {
     has_sack: bool,
 }
 
-/// How a connection's segments are cut, and what was sent last.
+/// How a connection's segments are cut, and what was acknowledged last.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Segments {
     pub(super) flow: Flow,
@@ -51,8 +51,7 @@ pub(super) struct Segments {
     pub(super) recovery: Recovery,
     /// The time of what is done just now.
     pub(super) now: Micros,
-    /// What follows the last segment that was sent, and what that acknowledged.
-    pub(super) next_seq: u32,
+    /// What the last segment that was sent acknowledged.
     pub(super) ack: u32,
     /// What is added to smoltcp's sequence numbers.
     offset: u32,
@@ -72,7 +71,6 @@ impl Segments {
             mss: local_mss.min(DEFAULT_MSS),
             recovery: Recovery::default(),
             now: 0,
-            next_seq: 0,
             ack: 0,
             offset,
             ring_scale: 0,
@@ -201,7 +199,6 @@ impl Segments {
         let len = u32::try_from(payload).unwrap_or(0) + control;
         let seq = wire::wide(segment, 4).wrapping_add(self.offset);
         self.recovery.sent(self.now, seq, len, flags & SYN != 0);
-        self.next_seq = seq.wrapping_add(len);
         self.ack = wire::wide(segment, 8);
         packet[start + 4..start + 8].copy_from_slice(&seq.to_be_bytes());
         if flags & SYN != 0 {

@@ -20,9 +20,10 @@ use crate::net::wire::{self, Headers, RST, SYN};
 const DUPLICATES: u8 = 3;
 /// Holes that are repeated, one in a round trip, before all is sent anew.
 const MAX_HOLES: u32 = 8;
-/// How often a silent path is probed, each time after twice as long; the last time with all. Then the timer
-/// is waited for.
-const MAX_PROBES: u32 = 3;
+/// How often a silent path is probed, each time after twice as long, and from which time on with all. Then
+/// smoltcp's timer is waited for, which each of these has made longer.
+const MAX_PROBES: u32 = 8;
+const WITH_ALL: u32 = 3;
 /// What a path without a measurement takes, and what is added to two round trips, since an
 /// acknowledgement may be late; and where it may wait for a second segment (RFC 8985 §7.2).
 const INITIAL_RTT: Micros = 200_000;
@@ -253,7 +254,7 @@ impl Recovery {
         self.probes += 1;
         self.until.get_or_insert(self.next);
         match self.probes {
-            MAX_PROBES => Repeat::All,
+            WITH_ALL.. => Repeat::All,
             _ => Repeat::First,
         }
     }

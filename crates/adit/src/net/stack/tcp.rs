@@ -442,7 +442,7 @@ impl Tcp {
         };
         if connection.is_in_time_wait() {
             let last = LastSegment {
-                seq: connection.segments.next_seq,
+                seq: connection.segments.recovery.next(),
                 ack: connection.segments.ack,
             };
             let flow = connection.flow;
