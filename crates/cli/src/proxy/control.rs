@@ -6,17 +6,17 @@ use std::sync::Arc;
 
 use adit_ctl::status::{Events, StatusServer};
 use adit_ctl::uapi::{Changed, UapiError, UapiRequest, UapiResponse, UapiServer};
-use adit_ctl::{ServerEvent, Service, Serving, status, uapi};
+use adit_ctl::{Service, Serving, status, uapi};
 use adit_engine::{Interface, Policy};
 use adit_io::Offloads;
 
 use crate::failure::{Context, Result};
 use crate::run::answer::{self, HostFacts};
-use crate::run::events::{EventSender, MainEvent};
+use crate::run::control_events;
+use crate::run::events::EventSender;
 use crate::run::level::LogLevel;
 use crate::run::names::Names;
 use crate::run::resolve::Resolver;
-use crate::run::watch;
 
 /// What is known of a proxy's tunnel besides the engine.
 pub(super) struct TunnelFacts {
@@ -130,25 +130,8 @@ impl ControlSockets {
         if let Some(control) = self.control {
             let (of, resolver) = (Arc::clone(facts), Arc::clone(resolver));
             let answer = move |request| respond(&of, &resolver, request);
-            let (owner, told) = (facts.name.clone(), Arc::clone(told));
-            let on_event = move |event: ServerEvent<'_>| {
-                match event {
-                ServerEvent::Configured(change) => {
-                    level.change(format_args!("{owner}: configuration changed: {change}"));
-                    watch::configured(&told, change);
-                }
-                ServerEvent::Refused(error) => {
-                    level.error(format_args!("{owner}: refused a request: {error}"));
-                }
-                ServerEvent::Failed(error) => {
-                    level.error(format_args!("{owner}: cannot accept clients: {error}"));
-                }
-                ServerEvent::Panicked(text) => level.error(format_args!(
-                    "{owner}: a client was hung up, because its request met a defect of this program: {text}"
-                )),
-                ServerEvent::Removed => events.send(MainEvent::SocketRemoved(owner.clone())),
-            }
-            };
+            let told = Arc::clone(told);
+            let on_event = control_events::listener(facts.name.clone(), level, told, events, true);
             let control = control.serve(service, answer, on_event);
             serving.push(control.context(failed)?);
         }

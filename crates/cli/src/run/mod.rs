@@ -8,6 +8,7 @@
 pub(crate) mod answer;
 pub(crate) mod background;
 pub(crate) mod child;
+pub(crate) mod control_events;
 pub(crate) mod events;
 pub(crate) mod hand_over;
 pub(crate) mod level;

@@ -2,6 +2,25 @@
 
 use adit_ctl::config::{nearest, quote};
 
+/// The keys of `[Interface]`. From this one on they say something about the host's network.
+const OF_HOST: usize = 7;
+const INTERFACE: [&str; 14] = [
+    "Address",
+    "PrivateKey",
+    "DNS",
+    "MTU",
+    "ListenPort",
+    "CheckAlive",
+    "CheckAliveInterval",
+    "FwMark",
+    "Table",
+    "PreUp",
+    "PostUp",
+    "PreDown",
+    "PostDown",
+    "SaveConfig",
+];
+
 /// A section.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ProxySection {
@@ -55,22 +74,7 @@ impl ProxySection {
 
     pub(super) fn keys(self) -> &'static [&'static str] {
         match self {
-            Self::Interface => &[
-                "Address",
-                "PrivateKey",
-                "DNS",
-                "MTU",
-                "ListenPort",
-                "CheckAlive",
-                "CheckAliveInterval",
-                "FwMark",
-                "Table",
-                "PreUp",
-                "PostUp",
-                "PreDown",
-                "PostDown",
-                "SaveConfig",
-            ],
+            Self::Interface => &INTERFACE,
             Self::Peer => &[
                 "PublicKey",
                 "PresharedKey",
@@ -122,16 +126,7 @@ pub(super) fn is_list(key: &str) -> bool {
 
 /// Whether a key says something about the host's network, which a proxy does not touch.
 pub(super) fn is_of_host(key: &str) -> bool {
-    let keys = [
-        "FwMark",
-        "Table",
-        "PreUp",
-        "PostUp",
-        "PreDown",
-        "PostDown",
-        "SaveConfig",
-    ];
-    keys.contains(&key)
+    INTERFACE[OF_HOST..].contains(&key)
 }
 
 /// Explains a section that there is not.

@@ -1,8 +1,8 @@
 //! The process that has the namespaces: it makes them and what is in them, hands out what it made, and from then
 //! on makes sockets there.
 //!
-//! A socket stays in the namespace that it was made in, whoever has it. The namespaces live as long as anything
-//! refers to them: this process, or a descriptor of the other one. Neither has a name or a file.
+//! A socket stays in the namespace in which it was made, also as a descriptor of another process. The namespaces
+//! live as long as this process, or a descriptor of the other one, refers to them. They have no name and no file.
 
 use std::io::{self, IoSlice};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

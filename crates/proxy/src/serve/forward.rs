@@ -99,7 +99,7 @@ impl ForwardClient {
         let bytes = match peek(fd, &mut core.scratch[..sni::LONGEST_HELLO]) {
             Peeked::Bytes(len) => &core.scratch[..len],
             Peeked::Nothing => return Step::Wait,
-            // It only looked whether somebody listens.
+            // A probe of the port: a connection without a request.
             Peeked::End => return Step::Done,
             Peeked::Broken => return self.refuse(core, RefusalReason::Gone, None),
         };

@@ -80,7 +80,7 @@ impl HttpClient {
         self.refuse(core, RefusalReason::Malformed, Some(words))
     }
 
-    /// It ended, which is no mistake between two requests, or if it only looked whether somebody listens.
+    /// The client closed its connection. Between two requests, and before the first one, that is no mistake.
     fn gone(&mut self, core: &ServeCore) -> Step {
         match self.head.is_empty() && self.dial.is_none() {
             true => Step::Done,

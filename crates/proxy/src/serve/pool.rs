@@ -47,7 +47,7 @@ fn work(jobs: &Mutex<Receiver<WaitingJob>>) {
     loop {
         let next = jobs.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok(job) = next else { return };
-        // What it was to tell is dropped, and whoever waits gives up in time.
+        // Its result is dropped, and the client that waits for it runs into its time limit.
         let _ = catch_unwind(AssertUnwindSafe(job));
     }
 }

@@ -91,7 +91,7 @@ impl SocksClient {
             let peeked = match peek(fd, &mut core.scratch[..socks5::LONGEST]) {
                 Peeked::Bytes(len) => len,
                 Peeked::Nothing => return Step::Wait,
-                // It only looked whether somebody listens.
+                // A probe of the port: a connection without a request.
                 Peeked::End if matches!(self.stage, SocksStage::Greeting) => return Step::Done,
                 Peeked::End | Peeked::Broken => return self.gone(core),
             };

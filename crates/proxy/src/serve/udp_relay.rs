@@ -1,6 +1,6 @@
-//! UDP ASSOCIATE: a port of this host for the datagrams of one client, and one inside the tunnel. The client is
-//! reached at that by whoever it has told of it (RFC 4787, endpoint-independent mapping and filtering). Both
-//! end with the client's TCP connection.
+//! UDP ASSOCIATE: a port of this host for the datagrams of one client, and one inside the tunnel. Any host inside
+//! may send to that one (RFC 4787, endpoint-independent mapping and filtering). Both end with the client's TCP
+//! connection.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::fd::OwnedFd;

@@ -44,7 +44,7 @@ fn a_port_of_the_host_leads_into_the_tunnel() {
 fn a_port_inside_leads_to_the_host() {
     let server = TcpListener::bind(loopback()).expect("a port");
     let port = server.local_addr().expect("an address").port();
-    // A port where nobody is: it was somebody's.
+    // A port at which nothing listens any more.
     let nobody = TcpListener::bind(loopback()).expect("a port");
     let free = nobody.local_addr().expect("an address").port();
     drop(nobody);

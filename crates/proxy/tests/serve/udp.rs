@@ -83,7 +83,7 @@ fn datagrams_of_a_client_get_to_addresses_and_names_and_back() {
         .send_to(&datagram("10.0.0.2", 7, b""), at)
         .expect("sent");
     assert_eq!(received(&socket).1, b"");
-    // Whoever knows the port inside reaches the client.
+    // A third host that knows the port inside reaches the client.
     let other = place.far.bind_udp(9).expect("a port");
     socket
         .send_to(&datagram("10.0.0.2", 9, b"hello"), at)

@@ -2,16 +2,15 @@
 
 use std::sync::{Arc, Weak, mpsc};
 
+use adit_ctl::Serving;
 use adit_ctl::uapi::{Changed, UapiError, UapiRequest, UapiResponse};
-use adit_ctl::{ServerEvent, Serving};
 use adit_engine::{Engine, Interface, LinuxPlatform, Policy};
 use adit_io::tun::Tun;
 use rustix::io::Errno;
 
 use super::{Bound, Given, Prepared, ServingProcess};
 use crate::failure::{Context, Failure, Result};
-use crate::run::events::MainEvent;
-use crate::run::{answer, watch};
+use crate::run::{answer, control_events};
 
 impl Bound {
     /// Answers until the result is dropped.
@@ -35,26 +34,7 @@ impl Bound {
         let told = Arc::clone(watchers);
         // In a directory of its own, as for the demo, only the program that started it can reach it.
         let is_private = process.control_dir.is_some();
-        let on_event = move |event: ServerEvent<'_>| {
-            match event {
-            ServerEvent::Configured(change) => {
-                if !is_private {
-                    level.change(format_args!("{owner}: configuration changed: {change}"));
-                }
-                watch::configured(&told, change);
-            }
-            ServerEvent::Refused(error) => {
-                level.error(format_args!("{owner}: refused a request: {error}"));
-            }
-            ServerEvent::Failed(error) => {
-                level.error(format_args!("{owner}: cannot accept clients: {error}"));
-            }
-            ServerEvent::Panicked(text) => level.error(format_args!(
-                "{owner}: a client was hung up, because its request met a defect of this program: {text}"
-            )),
-            ServerEvent::Removed => events.send(MainEvent::SocketRemoved(owner.clone())),
-        }
-        };
+        let on_event = control_events::listener(owner, level, told, events, !is_private);
         // The process has the service, and the service this.
         let (process_of, handle) = (Arc::downgrade(process), Arc::clone(interface));
         let given_names = Arc::clone(names);
