@@ -25,7 +25,8 @@ fn packet(from: u8, to: u8) -> Vec<u8> {
     ]
 }
 
-/// Two tunnels begin, carry a packet, and end. The other ends of their sources are what stays.
+/// Two tunnels begin, carry a packet, and end: one is stopped, one is dropped. The other ends of their sources are what
+/// stays.
 fn live(threads: &Threads) -> [ChannelEnd; 2] {
     let (io, end) = channel(1 << 16);
     let peer = Peer::new(key(1).public_key()).allowed_ip(block("10.0.0.1"));
@@ -41,8 +42,44 @@ fn live(threads: &Threads) -> [ChannelEnd; 2] {
     first_end.send(Packet::new(packet(1, 2))).expect("room");
     assert!(end.recv(PATIENCE).is_some());
     first.stop();
-    second.stop();
+    drop(second);
     [first_end, end]
+}
+
+/// Two networks begin, carry a byte each way, and are dropped while a stream and a listener are open, which are what
+/// stays.
+#[cfg(feature = "net")]
+fn live_networks(threads: &Threads) -> (adit::net::TcpListener, [adit::net::TcpStream; 2]) {
+    use std::io::{Read, Write};
+
+    use adit::net::Net;
+
+    let start = |n: u8, other: u8, endpoint: Option<SocketAddr>| {
+        let mut peer =
+            Peer::new(key(other).public_key()).allowed_ip(block(&format!("10.0.0.{other}")));
+        if let Some(endpoint) = endpoint {
+            peer = peer.endpoint(endpoint);
+        }
+        Net::builder(Config::new(key(n)).peer(peer))
+            .address([10, 0, 0, n].into())
+            .threads(threads.clone())
+            .start()
+            .expect("a network")
+    };
+    let second = start(2, 1, None);
+    let port = second.tunnel().status().expect("a status").listen_port;
+    let first = start(1, 2, Some(SocketAddr::from(([127, 0, 0, 1], port))));
+    let listener = second.listen_tcp(80).expect("a port");
+    let address = SocketAddr::from(([10, 0, 0, 2], 80));
+    let mut streams = [
+        first.connect_tcp(address, PATIENCE).expect("a stream"),
+        listener.accept().expect("a stream"),
+    ];
+    for (from, to) in [(0, 1), (1, 0)] {
+        streams[from].write_all(b"a").expect("room");
+        streams[to].read_exact(&mut [0]).expect("a byte");
+    }
+    (listener, streams)
 }
 
 const BEGIN: &str = "-- a tunnel begins";
@@ -154,10 +191,16 @@ fn nothing_is_left_of_tunnels_that_end() {
         return;
     }
     let threads = Threads::new(2);
-    (0..20).for_each(|_| drop(live(&threads)));
+    let live_and_end = |times: usize| {
+        #[cfg(feature = "net")]
+        (0..times / 10).for_each(|_| drop(live_networks(&threads)));
+        let ends: Vec<_> = (0..times).map(|_| live(&threads)).collect();
+        ends
+    };
+    drop(live_and_end(20));
     let before = (count("fd"), count("task"));
     let memory = resident_kilobytes();
-    let ends: Vec<_> = (0..starts / 2).map(|_| live(&threads)).collect();
+    let ends = live_and_end(starts / 2);
     // A thread that was waited for leaves /proc a moment later.
     let until = Instant::now() + PATIENCE;
     while (count("fd"), count("task")) != before {

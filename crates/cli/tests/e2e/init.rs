@@ -468,6 +468,62 @@ fn a_script_gets_one_line_for_what_is_wrong_and_no_file() {
 }
 
 #[test]
+fn a_program_gets_what_the_file_says_as_json() {
+    if !only_adit() {
+        return;
+    }
+    let net = Hub::new();
+    let hub = &net.hub;
+    let init = format!(
+        "{} init wg0 --json --reach internet --endpoint 203.0.113.1",
+        adit()
+    );
+    let made = hub.try_sh(&init);
+    assert!(
+        made.status.success() && made.stderr.is_empty(),
+        "{}",
+        made.stderr
+    );
+    let json: serde_json::Value = serde_json::from_str(&made.stdout).expect("JSON");
+    let file = hub.sh("cat /etc/wireguard/wg0.conf");
+    let value = |key: &str| {
+        let line = file
+            .lines()
+            .find_map(|line| line.strip_prefix(&format!("{key} = ")));
+        line.unwrap_or_else(|| panic!("no {key} in {file}"))
+            .to_owned()
+    };
+    let addresses: Vec<_> = json["addresses"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .collect();
+    let addresses: Vec<_> = addresses.iter().filter_map(|it| it.as_str()).collect();
+    assert_eq!(addresses.join(", "), value("Address"));
+    assert_eq!(json["listen_port"].to_string(), value("ListenPort"));
+    let private = value("PrivateKey");
+    let public = hub.sh(&format!("echo {private} | {} pubkey", adit()));
+    assert_eq!(json["public_key"], public.trim());
+    assert_eq!(
+        json["endpoint"],
+        format!("203.0.113.1:{}", value("ListenPort"))
+    );
+    assert_eq!(json["file"], "/etc/wireguard/wg0.conf");
+    assert_eq!(
+        (&json["done"], &json["forward"]),
+        (&"made".into(), &"internet".into())
+    );
+    assert!(!made.stdout.contains(&private), "{}", made.stdout);
+
+    // A second time nothing is written, and nothing looks like JSON.
+    let again = hub.try_sh(&init);
+    assert_eq!(again.status.code(), Some(1));
+    assert!(again.stdout.is_empty(), "{}", again.stdout);
+    assert_eq!(again.stderr.lines().count(), 1, "{}", again.stderr);
+    assert_eq!(hub.sh("cat /etc/wireguard/wg0.conf"), file);
+}
+
+#[test]
 fn the_network_that_is_left_is_chosen() {
     if !only_adit() {
         return;
