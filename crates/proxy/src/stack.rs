@@ -84,7 +84,7 @@ pub trait Listening: AsFd + Send {
     ///
     /// # Errors
     ///
-    /// [`NetError::Ended`].
+    /// [`NetError::Ended`]; others where the host has no descriptor or memory for now.
     fn try_accept(&self) -> Result<Option<Box<dyn OpenedTcp>>, NetError>;
 }
 

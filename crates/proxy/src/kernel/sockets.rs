@@ -193,9 +193,11 @@ impl Listening for KernelListener {
                 let connection = KernelConnection::of(Arc::clone(&self.tasks), socket);
                 Ok(Some(Box::new(connection)))
             }
-            // One that waited has gone.
-            Err(Errno::AGAIN | Errno::CONNABORTED | Errno::INTR) => Ok(None),
-            Err(error) => Err(host(error)),
+            Err(error @ (Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS)) => {
+                Err(host(error))
+            }
+            // None waits, or the one that did has gone: accept(2) tells its error, too.
+            Err(_) => Ok(None),
         }
     }
 }

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
+use adit::net::NetError;
 use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, accept_with, acceptfrom_with};
@@ -156,6 +157,7 @@ pub(crate) struct InnerAcceptor {
     listening: Box<dyn Listening>,
     service: ServiceName,
     make: MakeOutward,
+    paused_until: Option<Instant>,
 }
 
 impl InnerAcceptor {
@@ -168,6 +170,7 @@ impl InnerAcceptor {
             listening,
             service,
             make: Box::new(make),
+            paused_until: None,
         }
     }
 }
@@ -182,13 +185,24 @@ impl ProxyClient for InnerAcceptor {
         Step::Done
     }
 
-    fn event(&mut self, core: &mut ServeCore, _: ClientToken, _: EventFlags) -> Step {
+    fn event(&mut self, core: &mut ServeCore, token: ClientToken, _: EventFlags) -> Step {
         for _ in 0..TURN {
             let opened = match self.listening.try_accept() {
                 Ok(Some(opened)) => opened,
                 Ok(None) => break,
-                // The tunnel has ended.
-                Err(_) => return Step::Done,
+                Err(NetError::Ended) => return Step::Done,
+                // No descriptor or no memory, which come back: who waits is not refused.
+                Err(error) => {
+                    let reason = match error {
+                        NetError::Host(_) => RefusalReason::NoDescriptors,
+                        error => RefusalReason::of(&error),
+                    };
+                    core.report
+                        .refused(self.service, reason, &"a connection inside the tunnel");
+                    self.paused_until = Some(core.now + PAUSE);
+                    core.rewatch(&*self.listening, token, EventFlags::empty());
+                    break;
+                }
             };
             if core.clients + core.arrivals.len() >= core.limits.clients {
                 core.report
@@ -199,6 +213,16 @@ impl ProxyClient for InnerAcceptor {
             let client = (self.make)(opened, core);
             core.arrivals.push(client);
         }
+        Step::Wait
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        self.paused_until
+    }
+
+    fn expired(&mut self, core: &mut ServeCore, token: ClientToken) -> Step {
+        self.paused_until = None;
+        core.rewatch(&*self.listening, token, EventFlags::IN);
         Step::Wait
     }
 

@@ -5,6 +5,8 @@ use adit::net::Net;
 use adit::{Config, PrivateKey, Tunnel};
 
 use super::*;
+use crate::serve::acceptor::InnerAcceptor;
+use crate::serve::report::ServiceName;
 use crate::stack::{Datagrams, Listening, OpenedTcp, Then};
 
 /// A stack whose names wait until the test lets them go.
@@ -120,4 +122,50 @@ fn more_names_than_may_wait_are_refused() {
         core.look_up(token, Side::Outside, "a.example"),
         Err(RefusalReason::Busy)
     );
+}
+
+/// A port whose connections cannot be had, for the errors of `results`.
+struct Failing {
+    fd: std::os::fd::OwnedFd,
+    results: Mutex<Vec<NetError>>,
+}
+
+impl std::os::fd::AsFd for Failing {
+    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl Listening for Failing {
+    fn try_accept(&self) -> Result<Option<Box<dyn OpenedTcp>>, NetError> {
+        let next = self.results.lock().expect("one thread").pop();
+        next.map_or(Ok(None), Err)
+    }
+}
+
+#[test]
+fn a_port_inside_outlives_a_lack_of_descriptors_and_memory_and_ends_with_the_tunnel() {
+    let (mut core, ..) = core(Resolve::Auto);
+    let full = || NetError::Host(rustix::io::Errno::MFILE.into());
+    let results = vec![NetError::Ended, NetError::NoMemory, full()];
+    let (fd, _other) = std::os::unix::net::UnixStream::pair().expect("descriptors");
+    let results = Mutex::new(results);
+    let port = Failing {
+        fd: fd.into(),
+        results,
+    };
+    let nobody = |_, _: &mut ServeCore| -> Box<dyn ProxyClient> { panic!("nobody comes") };
+    let mut acceptor = InnerAcceptor::new(Box::new(port), ServiceName::TcpServer, nobody);
+    let token = ClientToken::new(1, 1);
+    assert!(matches!(acceptor.begin(&mut core, token), Step::Wait));
+    for _ in 0..2 {
+        let step = acceptor.event(&mut core, token, EventFlags::IN);
+        assert!(matches!(step, Step::Wait));
+        let until = acceptor.deadline().expect("a pause");
+        assert!(until > core.now);
+        assert!(matches!(acceptor.expired(&mut core, token), Step::Wait));
+        assert_eq!(acceptor.deadline(), None);
+    }
+    let step = acceptor.event(&mut core, token, EventFlags::IN);
+    assert!(matches!(step, Step::Done));
 }
