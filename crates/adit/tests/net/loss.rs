@@ -1,16 +1,18 @@
-//! Streams over a network that loses, repeats and reorders datagrams.
+//! Streams over a network that loses, repeats and reorders datagrams, and from ports that change.
 
-use std::net::{SocketAddr, UdpSocket};
-use std::sync::Arc;
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::{PATIENCE, builder, echo, endpoint, pattern, send_and_receive, v4};
+use crate::{PATIENCE, builder, echo, endpoint, pattern, v4};
 
 /// One datagram of so many is lost, sent twice, or sent after the ones that follow.
 const LOST: u64 = 200;
 const TWICE: u64 = 100;
 const LATE: u64 = 100;
+/// What is sent and comes back; `ADIT_LOSS_BYTES` has it be more.
 const BYTES: usize = 20 << 20;
 
 /// Passes datagrams on from one socket to another, badly.
@@ -28,16 +30,31 @@ impl Relay {
         let address = near.local_addr().expect("an address");
         far.connect(to).expect("an address");
         let (stop, lost) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
-        // Who is on the near side is known with the first datagram.
-        let threads = [(&near, &far, 1), (&far, &near, 2)].map(|(from, to, seed)| {
-            let (from, to) = (Arc::clone(from), Arc::clone(to));
+        // Who is on the near side is known with the first datagram, and changes.
+        let who = Arc::new(Mutex::new(None));
+        let out = {
+            let (who, near) = (Arc::clone(&who), Arc::clone(&near));
+            let (far, stop, lost) = (Arc::clone(&far), Arc::clone(&stop), Arc::clone(&lost));
+            std::thread::spawn(move || {
+                let note = |source| *who.lock().expect("no panic") = Some(source);
+                relay(&near, note, |bytes| drop(far.send(bytes)), 1, &stop, &lost);
+            })
+        };
+        let back = {
             let (stop, lost) = (Arc::clone(&stop), Arc::clone(&lost));
-            std::thread::spawn(move || relay(&from, &to, seed, &stop, &lost))
-        });
+            std::thread::spawn(move || {
+                let send = |bytes: &[u8]| {
+                    if let Some(to) = *who.lock().expect("no panic") {
+                        let _ = near.send_to(bytes, to);
+                    }
+                };
+                relay(&far, |_| (), send, 2, &stop, &lost);
+            })
+        };
         Self {
             stop,
             lost,
-            threads: threads.into(),
+            threads: vec![out, back],
             address,
         }
     }
@@ -57,7 +74,14 @@ impl Drop for Relay {
     }
 }
 
-fn relay(from: &UdpSocket, to: &UdpSocket, seed: u64, stop: &AtomicBool, lost: &AtomicU64) {
+fn relay(
+    from: &UdpSocket,
+    note: impl Fn(SocketAddr),
+    send: impl Fn(&[u8]),
+    seed: u64,
+    stop: &AtomicBool,
+    lost: &AtomicU64,
+) {
     let mut state = seed;
     let mut one_of = |n: u64| {
         state = state
@@ -72,12 +96,10 @@ fn relay(from: &UdpSocket, to: &UdpSocket, seed: u64, stop: &AtomicBool, lost: &
         .expect("a time");
     while !stop.load(Ordering::Relaxed) {
         let Ok((len, source)) = from.recv_from(&mut buffer) else {
-            late.drain(..).for_each(|datagram| drop(to.send(&datagram)));
+            late.drain(..).for_each(|datagram| send(&datagram));
             continue;
         };
-        if from.peer_addr().is_err() {
-            from.connect(source).expect("an address");
-        }
+        note(source);
         let datagram = &buffer[..len];
         if one_of(LOST) {
             lost.fetch_add(1, Ordering::Relaxed);
@@ -88,19 +110,21 @@ fn relay(from: &UdpSocket, to: &UdpSocket, seed: u64, stop: &AtomicBool, lost: &
             followed = 0;
             continue;
         }
-        let _ = to.send(datagram);
+        send(datagram);
         if one_of(TWICE) {
-            let _ = to.send(datagram);
+            send(datagram);
         }
         followed += 1;
         if followed >= 3 {
-            late.drain(..).for_each(|datagram| drop(to.send(&datagram)));
+            late.drain(..).for_each(|datagram| send(&datagram));
         }
     }
 }
 
 #[test]
 fn every_byte_arrives_over_a_network_that_loses_repeats_and_reorders() {
+    let bytes = std::env::var("ADIT_LOSS_BYTES").ok();
+    let bytes = bytes.and_then(|text| text.parse().ok()).unwrap_or(BYTES);
     let second = builder(2, 1, None).start().expect("a network");
     let relay = Relay::new(endpoint(&second));
     let first = builder(1, 2, Some(relay.address)).start();
@@ -108,9 +132,34 @@ fn every_byte_arrives_over_a_network_that_loses_repeats_and_reorders() {
     echo(second.listen_tcp(7).expect("a port"));
     let target = SocketAddr::new(v4(2), 7);
     let stream = first.connect_tcp(target, PATIENCE).expect("a stream");
-    let sent = pattern(BYTES, 7);
-    let back = send_and_receive(&stream, &sent);
-    assert!(back == sent, "{} bytes came back", back.len());
+    // A piece has a length that no buffer has, and each its own begin.
+    let piece = pattern(1_000_003, 7);
+    let piece_at = |at: usize| {
+        let mut piece = piece.clone();
+        piece[..8].copy_from_slice(&at.to_le_bytes());
+        piece.truncate(bytes - at);
+        piece
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for at in (0..bytes).step_by(piece.len()) {
+                (&stream).write_all(&piece_at(at)).expect("it takes all");
+            }
+            stream.shutdown(Shutdown::Write).expect("it is open");
+        });
+        let mut is_rebound = false;
+        for at in (0..bytes).step_by(piece.len()) {
+            let sent = piece_at(at);
+            let mut back = vec![0; sent.len()];
+            (&stream).read_exact(&mut back).expect("it goes on");
+            assert!(back == sent, "after {at} bytes");
+            if at > bytes / 2 && !is_rebound {
+                first.tunnel().rebind();
+                is_rebound = true;
+            }
+        }
+        assert_eq!((&stream).read(&mut [0]).expect("it ends well"), 0);
+    });
     assert!(relay.lost() > 50);
     for net in [&first, &second] {
         assert_eq!(net.stats().failed, 0);
