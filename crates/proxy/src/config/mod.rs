@@ -122,13 +122,13 @@ impl ProxyConfig {
     }
 }
 
-/// Whether a text is a proxy's: it has one of a proxy's own sections, or `WGConfig`.
+/// Whether a text is a proxy's: it has one of a proxy's own sections, misspelt or not, or `WGConfig`.
 pub fn is_proxy_file(text: &str) -> bool {
     let mut has_section = false;
     text.lines().any(|line| match IniLine::read(line) {
         IniLine::Header(name, _) => {
             has_section = true;
-            ProxySection::named(name).is_some_and(|section| !section.is_of_tunnel())
+            ProxySection::meant(name).is_some_and(|section| !section.is_of_tunnel())
         }
         IniLine::Pair(key, _) => {
             let own = if has_section {

@@ -101,6 +101,11 @@ impl ProxySection {
         all.find(|it| it.name().eq_ignore_ascii_case(&name))
     }
 
+    /// The section that a name is probably meant to be.
+    pub(super) fn meant(name: &str) -> Option<Self> {
+        nearest(&bare(name), &Self::ALL.map(Self::name)).and_then(Self::named)
+    }
+
     /// The proper spelling of a key.
     pub(super) fn key(self, key: &str) -> Option<&'static str> {
         let key = bare(key);
@@ -131,16 +136,18 @@ pub(super) fn is_of_host(key: &str) -> bool {
 
 /// Explains a section that there is not.
 pub(super) fn no_section(name: &str) -> String {
-    let names = ProxySection::ALL.map(ProxySection::name);
     let there_is_none = match quote(name) {
         word if word.starts_with('"') => {
             format!("there is no section [{}]", word.trim_matches('"'))
         }
         word => format!("there is no section whose name is {word}"),
     };
-    match nearest(&bare(name), &names) {
-        Some(name) => format!("{there_is_none}: did you mean [{name}]?"),
-        None => format!("{there_is_none}: expected one of {}", names.join(", ")),
+    match ProxySection::meant(name) {
+        Some(section) => format!("{there_is_none}: did you mean [{}]?", section.name()),
+        None => {
+            let names = ProxySection::ALL.map(ProxySection::name);
+            format!("{there_is_none}: expected one of {}", names.join(", "))
+        }
     }
 }
 

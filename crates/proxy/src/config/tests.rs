@@ -578,9 +578,16 @@ fn a_file_of_wg_quick_alone_is_a_tunnel_without_services() {
     assert!(config.services.is_empty());
     assert_eq!(config.tunnel.peers.len(), 1);
     assert!(!is_proxy_file(&with("")));
-    for own in ["[socks5]", "[ Resolve ]", "[UDPServerTunnel] # x"] {
+    for own in [
+        "[socks5]",
+        "[Sock5]",
+        "[ Resolve ]",
+        "[UDPServerTunnel] # x",
+    ] {
         assert!(is_proxy_file(&with(own)), "{own}");
     }
+    // Of wg-quick, misspelt.
+    assert!(!is_proxy_file(&with("[Pear]")));
     assert!(is_proxy_file("wgconfig = a\n"));
     assert!(is_proxy_file(&with("").replace("Address", "CheckAlive")));
 }
