@@ -11,13 +11,14 @@
 //!
 //! smoltcp draws its first sequence number itself. [`Segments`] has the difference.
 
-use smoltcp::iface::{Config, Interface, SocketHandle, SocketSet};
+use smoltcp::iface::{Config, Interface, PollResult, SocketHandle, SocketSet};
 use smoltcp::phy::{self, DeviceCapabilities};
 use smoltcp::socket::tcp;
 use smoltcp::time::Instant;
 use smoltcp::wire::HardwareAddress;
 
-use super::device::{Segments, capabilities};
+use super::device::{Segments, SmoltcpDevice, capabilities};
+use crate::net::link::Egress;
 use crate::net::wire;
 
 /// The longest segment without payload: both headers, with all options.
@@ -63,6 +64,49 @@ impl Awake {
         self.sockets.get_mut(self.socket)
     }
 
+    /// Hands a packet of its flow to smoltcp, which may answer.
+    pub(super) fn receive(
+        &mut self,
+        interface: &mut Interface,
+        egress: &mut Egress,
+        segments: &mut Segments,
+        packet: &mut [u8],
+        start: usize,
+    ) {
+        segments.translate(packet, start);
+        let now = Instant::from_micros(segments.now);
+        let (ack, before, had_ended) = (segments.ack, self.tcp().recv_queue(), self.has_ended());
+        let mut device = SmoltcpDevice {
+            received: Some(packet),
+            egress,
+            segments,
+        };
+        interface.poll_ingress_single(now, &mut device, &mut self.sockets);
+        let came = self.tcp().recv_queue().saturating_sub(before);
+        let end = u32::from(self.has_ended() && !had_ended);
+        segments.ack = ack.wrapping_add(u32::try_from(came).unwrap_or(0) + end);
+    }
+
+    /// Has smoltcp send a segment. False if it has none to send at this time.
+    pub(super) fn send(
+        &mut self,
+        interface: &mut Interface,
+        egress: &mut Egress,
+        segments: &mut Segments,
+        time: Instant,
+    ) -> bool {
+        let mut device = SmoltcpDevice {
+            received: None,
+            egress,
+            segments,
+        };
+        interface.poll_egress(time, &mut device, &mut self.sockets) != PollResult::None
+    }
+
+    fn has_ended(&mut self) -> bool {
+        is_half_closed(self.tcp().state())
+    }
+
     /// Whether nothing is on its way, and nothing has to be done later.
     pub(super) fn is_at_rest(&mut self, interface: &mut Interface, now: Instant) -> bool {
         let socket = self.tcp();
@@ -96,6 +140,12 @@ impl Awake {
         interface.poll_egress(now, &mut sink, &mut self.sockets);
         self.tcp().state() == tcp::State::Established
     }
+}
+
+/// Whether the other end sends no more.
+pub(super) fn is_half_closed(state: tcp::State) -> bool {
+    use tcp::State::{CloseWait, Closing, LastAck, TimeWait};
+    matches!(state, CloseWait | Closing | LastAck | TimeWait)
 }
 
 /// A device from which nothing leaves.

@@ -9,7 +9,7 @@ use super::clock::{Micros, SECOND};
 /// What may be on its way at the beginning, and after a rest (RFC 6928).
 const INITIAL: u32 = 14_000;
 /// More than the longest ring is of no use.
-const MOST: u32 = 4 << 20;
+pub(super) const MOST: u32 = 4 << 20;
 /// What a loss leaves, and how steep the curve is, in segments and seconds (RFC 9438 §4).
 const BETA: f64 = 0.7;
 const C: f64 = 0.4;

@@ -3,12 +3,12 @@
 use smoltcp::socket::tcp;
 use smoltcp::time::Instant;
 
-use super::awake::Awake;
+use super::awake::{Awake, is_half_closed};
 use super::clock::{MILLISECOND, Micros, SECOND};
 use super::core::Core;
-use super::device::{Segments, SmoltcpDevice};
+use super::device::Segments;
 use super::program_end::{ProgramEnd, TURN};
-use super::recovery::{Acknowledgement, Repeat};
+use super::recovery::Repeat;
 use crate::net::shared::{EndReason, OpenConnection, Reply};
 use crate::net::wire::{self, Flow, Headers};
 
@@ -158,17 +158,26 @@ impl TcpConnection {
 
     /// Hands a packet of its flow to smoltcp.
     pub(super) fn receive(&mut self, core: &mut Core, packet: &mut [u8], headers: &Headers) {
+        use tcp::State::{Closed, Closing, LastAck, Listen, SynSent, TimeWait};
         let now = core.now;
         self.segments.now = now;
         let is_open = self.is_established();
-        let before = self.segments.recovery.unacknowledged();
-        let repeat = self.segments.received(packet, headers, is_open);
-        self.segments.limit_window(packet, headers.start);
-        let queued = self.queued();
-        self.process(core, packet, headers.start);
-        let was_told = self.segments.recovery.unacknowledged() != before;
-        if was_told && queued > 0 && self.queued() == queued {
-            self.acknowledge(core);
+        if is_open && !self.segments.is_near(packet, headers.start) {
+            // Whoever sent it hears what is expected, now and then (RFC 5961 §7): this asks for that.
+            let (seq, ack) = (self.segments.ack, self.segments.recovery.unacknowledged());
+            return self.process_bare(core, seq.wrapping_sub(1), ack, 0);
+        }
+        let is_expected = matches!(self.state, Listen | SynSent);
+        let repeat = self.segments.received(packet, headers, is_expected);
+        // smoltcp may refuse the segment, since its payload or its number is outside the window. Two ends that
+        // write into full windows would wait for each other (RFC 9293 §3.10.7.4).
+        if is_open && let Some((ack, window)) = self.segments.recovery.news() {
+            self.process_bare(core, self.segments.ack, ack, window);
+        }
+        let has_ended = self.tcp().is_none_or(|socket| socket.state() == Closed);
+        if !is_open || !has_ended && !self.segments.is_bare(packet, headers) {
+            self.segments.limit_window(packet, headers.start, is_open);
+            self.process(core, packet, headers.start);
         }
         self.repeat(core, repeat);
         self.silent_since = None;
@@ -180,50 +189,37 @@ impl TcpConnection {
         }
         let was = std::mem::replace(&mut self.state, state);
         match state {
-            tcp::State::Closed if self.ending.is_none() => {
+            Closed if self.ending.is_none() => {
                 self.ending = Some(match was {
-                    tcp::State::LastAck | tcp::State::Closing | tcp::State::TimeWait => {
-                        Ending::Closed
-                    }
+                    LastAck | Closing | TimeWait => Ending::Closed,
                     _ => Ending::Reset,
                 });
             }
             // The SYN was taken back.
-            tcp::State::Listen => self.ending = Some(Ending::Reset),
-            tcp::State::TimeWait => self.time_wait_since = Some(now),
+            Listen => self.ending = Some(Ending::Reset),
+            TimeWait => self.time_wait_since = Some(now),
             _ => {}
         }
     }
 
     fn process(&mut self, core: &mut Core, packet: &mut [u8], start: usize) {
-        let Some(awake) = &mut self.awake else { return };
-        self.segments.translate(packet, start);
-        let now = Instant::from_micros(self.segments.now);
-        let mut device = SmoltcpDevice {
-            received: Some(packet),
-            egress: &mut core.egress,
-            segments: &mut self.segments,
-        };
-        let interface = &mut core.interface;
-        interface.poll_ingress_single(now, &mut device, &mut awake.sockets);
+        if let Some(awake) = &mut self.awake {
+            let (interface, egress) = (&mut core.interface, &mut core.egress);
+            awake.receive(interface, egress, &mut self.segments, packet, start);
+        }
+    }
+
+    /// Hands a segment to smoltcp that the other end did not send, without payload.
+    fn process_bare(&mut self, core: &mut Core, seq: u32, ack: u32, window: u16) {
+        let mut packet = [0; 60];
+        let packet = &mut packet[..wire::bare_segment_len(&self.flow)];
+        wire::write_acknowledgement(packet, &self.flow, [seq, ack], window);
+        self.process(core, packet, wire::ip_header(self.flow.local.ip()));
     }
 
     /// Bytes that are not acknowledged.
     fn queued(&mut self) -> usize {
         self.tcp().map_or(0, |socket| socket.send_queue())
-    }
-
-    /// Tells smoltcp what a segment acknowledged: it has not looked, since the payload was outside its
-    /// window. Two ends that write into full windows would wait for each other (RFC 9293 §3.10.7.4).
-    fn acknowledge(&mut self, core: &mut Core) {
-        let mut packet = [0; 60];
-        let packet = &mut packet[..wire::bare_segment_len(&self.flow)];
-        let start = wire::ip_header(self.flow.local.ip());
-        let recovery = &mut self.segments.recovery;
-        let (ack, window) = (recovery.unacknowledged(), recovery.alternated());
-        let seq = self.segments.ack;
-        wire::write_acknowledgement(packet, &self.flow, [seq, ack], window);
-        self.process(core, packet, start);
     }
 
     fn repeat(&mut self, core: &mut Core, what: Repeat) {
@@ -245,17 +241,12 @@ impl TcpConnection {
 
     /// Has smoltcp repeat the first segment that is not acknowledged.
     fn repeat_first(&mut self, core: &mut Core) {
-        let mut packet = [0; 60];
-        let len = wire::bare_segment_len(&self.flow);
-        let start = wire::ip_header(self.flow.local.ip());
-        let duplicates = self.segments.recovery.duplicates();
-        if duplicates.is_some() {
-            self.segments.recovery.awaits();
-        }
-        for Acknowledgement { seq, ack, window } in duplicates.into_iter().flatten() {
-            let packet = &mut packet[..len];
-            wire::write_acknowledgement(packet, &self.flow, [seq, ack], window);
-            self.process(core, packet, start);
+        let Some((ack, windows)) = self.segments.recovery.duplicates() else {
+            return;
+        };
+        self.segments.recovery.awaits();
+        for window in windows {
+            self.process_bare(core, self.segments.ack, ack, window);
         }
     }
 
@@ -270,13 +261,8 @@ impl TcpConnection {
         let Some(time) = time.filter(|time| *time > now) else {
             return false;
         };
-        let mut device = SmoltcpDevice {
-            received: None,
-            egress: &mut core.egress,
-            segments: &mut self.segments,
-        };
-        let interface = &mut core.interface;
-        interface.poll_egress(time, &mut device, &mut awake.sockets);
+        let (interface, egress) = (&mut core.interface, &mut core.egress);
+        awake.send(interface, egress, &mut self.segments, time);
         true
     }
 
@@ -346,8 +332,11 @@ impl TcpConnection {
         let moved = self.program.read(socket);
         if moved.is_broken {
             self.abort(Ending::Reset);
-        } else if self.program.has_ended {
-            // After what the ring has. Nothing happens the second time.
+        } else if self.program.has_ended
+            && (socket.state() != tcp::State::CloseWait || socket.send_queue() == 0)
+        {
+            // After what the ring has, which smoltcp hears no window for once it waits for the last
+            // acknowledgement. Nothing happens the second time.
             socket.close();
             self.state = socket.state();
         }
@@ -372,15 +361,8 @@ impl TcpConnection {
             if !core.egress.has_room() {
                 return Sending::NoRoom;
             }
-            let mut device = SmoltcpDevice {
-                received: None,
-                egress: &mut core.egress,
-                segments: &mut self.segments,
-            };
-            let polled = core
-                .interface
-                .poll_egress(time, &mut device, &mut awake.sockets);
-            if polled == smoltcp::iface::PollResult::None {
+            let (interface, egress) = (&mut core.interface, &mut core.egress);
+            if !awake.send(interface, egress, &mut self.segments, time) {
                 sending = Sending::Done;
                 break;
             }
@@ -410,6 +392,8 @@ impl TcpConnection {
             if since + STALLED <= now {
                 self.abort(Ending::TimedOut);
             }
+        } else {
+            self.silent_since = None;
         }
         let is_orphan = self.program.is_gone && self.state == FinWait2;
         if is_orphan && self.deadline.is_none() {
@@ -456,15 +440,23 @@ impl TcpConnection {
             }
             rests = Some(at);
         }
-        let time = match self.state {
+        let mut time = match self.state {
             tcp::State::TimeWait => None,
             _ => core.interface.poll_at(now, &awake.sockets),
         };
+        // smoltcp begins to probe a closed window only when it hears of it while nothing is on its way.
+        if time.is_none() && self.is_established() && self.queued() > 0 {
+            let (ack, window) = self.segments.recovery.tell();
+            self.process_bare(core, self.segments.ack, ack, window);
+            let sockets = self.awake.as_ref().map(|awake| &awake.sockets);
+            time = sockets.and_then(|sockets| core.interface.poll_at(now, sockets));
+        }
         // What it could not do just now it cannot do at once.
         let time = time.map(|time| time.total_micros().max(core.now + MILLISECOND));
         let probe = self.segments.probe_at().filter(|_| self.is_established());
+        let stalled = self.silent_since.map(|since| since + STALLED);
         let times = [time, probe, self.deadline, rests];
-        Next::Wait(times.into_iter().flatten().min())
+        Next::Wait(times.into_iter().flatten().min().or(stalled))
     }
 
     /// Whether it answers the repeated segments of its other end for a while.
@@ -479,10 +471,4 @@ enum Sending {
     Done,
     More,
     NoRoom,
-}
-
-/// Whether the other end sends no more.
-fn is_half_closed(state: tcp::State) -> bool {
-    use tcp::State::{CloseWait, Closing, LastAck, TimeWait};
-    matches!(state, CloseWait | Closing | LastAck | TimeWait)
 }

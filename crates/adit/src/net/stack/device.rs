@@ -14,10 +14,11 @@ use smoltcp::phy::{self, Checksum, ChecksumCapabilities, DeviceCapabilities, Med
 use smoltcp::time::Instant;
 
 use super::clock::Micros;
-use super::recovery::{Recovery, Repeat};
+use super::congestion::MOST;
+use super::recovery::{Recovery, Repeat, is_before};
 use crate::frame::{Gso, GsoKind};
 use crate::net::link::Egress;
-use crate::net::wire::{self, Flow, Headers, SYN, word};
+use crate::net::wire::{self, ACK, FIN, Flow, Headers, RST, SYN, word};
 
 /// The longest packet.
 const MAX_PACKET: usize = 65_535;
@@ -51,7 +52,7 @@ pub(super) struct Segments {
     pub(super) recovery: Recovery,
     /// The time of what is done just now.
     pub(super) now: Micros,
-    /// What the last segment that was sent acknowledged.
+    /// What follows the last byte, or end, of the other end that smoltcp has.
     pub(super) ack: u32,
     /// What is added to smoltcp's sequence numbers.
     offset: u32,
@@ -105,17 +106,55 @@ impl Segments {
         answer[len - 8] = 8 << 4;
         answer[len - 7] |= SYN;
         answer[len..].copy_from_slice(&options);
+        self.recovery.rested();
         let mut window = vec![0; len];
         let numbers = [self.ack, seq];
-        wire::write_acknowledgement(&mut window, &self.flow, numbers, self.recovery.window());
+        wire::write_acknowledgement(&mut window, &self.flow, numbers, self.recovery.tell().1);
         [answer, window]
     }
 
-    /// Makes the window of a segment that was received smoltcp's: what may be on its way.
-    pub(super) fn limit_window(&mut self, packet: &mut [u8], start: usize) {
-        let is_syn = packet[start + 13] & SYN != 0;
-        let scale = if is_syn { 0 } else { self.recovery.scale };
-        let window = self.recovery.alternate(word(packet, start + 14), scale);
+    /// Whether a segment may be of the open connection: a RST only with the next number (RFC 5961 §3.2), others
+    /// where windows reach, if they acknowledge nothing that was not sent.
+    pub(super) fn is_near(&self, packet: &[u8], start: usize) -> bool {
+        let flags = packet[start + 13];
+        let [seq, ack] = [4, 8].map(|at| wire::wide(packet, start + at));
+        let before = self.recovery.unacknowledged().wrapping_sub(MOST);
+        match flags & (SYN | RST | ACK) {
+            flags if flags & RST != 0 => seq == self.ack,
+            ACK => {
+                let is_acceptable =
+                    !is_before(ack, before) && !is_before(self.recovery.next(), ack);
+                let distance = seq.wrapping_sub(self.ack).cast_signed();
+                is_acceptable && distance.unsigned_abs() <= MOST
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether all that a segment of the open connection says is what it acknowledges, and its window.
+    pub(super) fn is_bare(&self, packet: &[u8], headers: &Headers) -> bool {
+        let segment = &packet[headers.start..headers.end];
+        let has_payload = segment.len() > usize::from(segment[12] >> 4) * 4;
+        // One with an old number asks for an answer.
+        let is_old = is_before(wire::wide(segment, 4), self.ack);
+        !has_payload && segment[13] & (FIN | RST) == 0 && !is_old
+    }
+
+    /// Has what a segment that was received acknowledges, and its window, be what smoltcp was told: what may be
+    /// on its way.
+    pub(super) fn limit_window(&mut self, packet: &mut [u8], start: usize, is_open: bool) {
+        let window = match is_open {
+            true => {
+                let (ack, window) = self.recovery.tell();
+                packet[start + 8..start + 12].copy_from_slice(&ack.to_be_bytes());
+                window
+            }
+            false => {
+                let is_syn = packet[start + 13] & SYN != 0;
+                let scale = if is_syn { 0 } else { self.recovery.scale };
+                self.recovery.clamp(word(packet, start + 14), scale)
+            }
+        };
         packet[start + 14..start + 16].copy_from_slice(&window.to_be_bytes());
     }
 
@@ -147,19 +186,27 @@ impl Segments {
     }
 
     /// Looks at a segment that was received, before smoltcp does: the other end's maximum segment size is at
-    /// most ours. What is to be repeated.
+    /// most ours. A SYN may be expected. What is to be repeated.
     pub(super) fn received(
         &mut self,
         packet: &mut [u8],
         headers: &Headers,
-        is_open: bool,
+        is_expected: bool,
     ) -> Repeat {
-        if packet[headers.start + 13] & SYN == 0 {
-            return self.recovery.received(self.now, packet, headers, self.mss);
-        }
-        if is_open {
+        let start = headers.start;
+        let [seq, ack] = [4, 8].map(|at| wire::wide(packet, start + at));
+        let flags = packet[start + 13];
+        if flags & RST != 0 {
             return Repeat::Nothing;
         }
+        if flags & SYN == 0 {
+            return self.recovery.received(self.now, packet, headers, self.mss);
+        }
+        let answers = (flags & ACK != 0).then_some(ack);
+        if !is_expected || answers.is_some_and(|ack| ack != self.recovery.next()) {
+            return Repeat::Nothing;
+        }
+        self.ack = seq.wrapping_add(1);
         let scale = wire::syn_option(packet, headers, 3, 3).map(|at| packet[at]);
         self.theirs = SynOptions {
             scale,
@@ -168,7 +215,7 @@ impl Segments {
         self.recovery.scale = scale.unwrap_or(0).min(MAX_SCALE);
         // That of a SYN is not scaled.
         let window = word(packet, headers.start + 14) >> self.recovery.scale;
-        self.recovery.set_window(window);
+        self.recovery.begins(window, answers);
         self.mss = self.local_mss.min(DEFAULT_MSS);
         if let Some(at) = wire::syn_option(packet, headers, 2, 4) {
             let theirs = match word(packet, at) {
@@ -195,11 +242,21 @@ impl Segments {
         let header = usize::from(segment[12] >> 4) * 4;
         let flags = segment[13];
         let payload = segment.len().saturating_sub(header);
-        let control = u32::from(flags & SYN != 0) + u32::from(flags & wire::FIN != 0);
-        let len = u32::try_from(payload).unwrap_or(0) + control;
         let seq = wire::wide(segment, 4).wrapping_add(self.offset);
-        self.recovery.sent(self.now, seq, len, flags & SYN != 0);
-        self.ack = wire::wide(segment, 8);
+        let (ack, window) = (wire::wide(segment, 8), word(segment, 14));
+        match flags & (SYN | RST) {
+            // Its numbers are those of what it answers.
+            RST => {}
+            SYN => {
+                self.recovery.sent_syn(seq);
+                self.ack = ack;
+            }
+            _ => {
+                let len = u32::try_from(payload).unwrap_or(0) + u32::from(flags & FIN != 0);
+                self.recovery.sent(self.now, seq, len, self.mss);
+                self.ack = ack;
+            }
+        }
         packet[start + 4..start + 8].copy_from_slice(&seq.to_be_bytes());
         if flags & SYN != 0 {
             if let Some(at) = wire::syn_option(packet, &headers, 2, 4) {
@@ -209,7 +266,7 @@ impl Segments {
                 packet[at] = SCALE;
             }
         } else if self.theirs.scale.is_some() {
-            let window = u32::from(word(packet, start + 14)) << self.ring_scale >> SCALE;
+            let window = u32::from(window) << self.ring_scale >> SCALE;
             let window = u16::try_from(window).unwrap_or(u16::MAX);
             packet[start + 14..start + 16].copy_from_slice(&window.to_be_bytes());
         }

@@ -9,12 +9,12 @@
 //! - Where nothing follows the lost one, nothing shows it: after two round trips without an
 //!   acknowledgement it is repeated, too (RFC 8985 §7, but the first segment instead of the last).
 //!
-//! smoltcp is given the duplicates that make it repeat the first segment. It counts no others: the windows
-//! that it sees alternate.
+//! smoltcp is given the duplicates that make it repeat the first segment. It sees no others: it is told what
+//! was acknowledged, and the other end's window, when either is another than before.
 
 use super::clock::Micros;
 use super::congestion::Congestion;
-use crate::net::wire::{self, Headers, RST, SYN};
+use crate::net::wire::{self, Headers};
 
 /// Segments that arrived behind a lost one, or duplicates, that show it (RFC 5681 §3.2).
 const DUPLICATES: u8 = 3;
@@ -47,13 +47,13 @@ pub(super) struct Recovery {
     pub(super) congestion: Congestion,
     /// By how many bits the other end's windows are more than it writes.
     pub(super) scale: u8,
-    /// Whether the last window that smoltcp saw was odd.
-    is_odd: bool,
+    /// What smoltcp was told last: what is acknowledged, and the window. `None`: what the segments said that
+    /// opened the connection.
+    told: Option<(u32, u16)>,
     /// The first byte that is not acknowledged, and what follows the last one that was sent.
     unacknowledged: u32,
     next: u32,
-    /// What follows the last segment that was received, and its window.
-    theirs: u32,
+    /// The other end's window.
     window: u16,
     duplicates: u8,
     /// While lost segments are repeated: what followed the last one that was sent when that began.
@@ -72,16 +72,8 @@ pub(super) struct Recovery {
     probes: u32,
 }
 
-/// An acknowledgement that was received, as it is given to smoltcp again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Acknowledgement {
-    pub(super) seq: u32,
-    pub(super) ack: u32,
-    pub(super) window: u16,
-}
-
 /// Whether a sequence number is before another one.
-fn is_before(one: u32, other: u32) -> bool {
+pub(super) fn is_before(one: u32, other: u32) -> bool {
     one.wrapping_sub(other) > u32::MAX / 2
 }
 
@@ -91,14 +83,15 @@ impl Recovery {
         self.round_trip.unwrap_or(INITIAL_RTT)
     }
 
-    /// The window for a connection that has rested.
-    pub(super) fn window(&mut self) -> u16 {
+    /// The connection has rested.
+    pub(super) fn rested(&mut self) {
         self.congestion.rested();
-        self.clamp(self.window, self.scale)
     }
 
-    pub(super) fn set_window(&mut self, window: u16) {
+    /// The other end has answered the SYN, or sent its own.
+    pub(super) fn begins(&mut self, window: u16, ack: Option<u32>) {
         self.window = window;
+        self.unacknowledged = ack.unwrap_or(self.unacknowledged);
     }
 
     /// The first byte that is not acknowledged.
@@ -106,9 +99,16 @@ impl Recovery {
         self.unacknowledged
     }
 
-    /// The other end's window, as smoltcp is to see it.
-    pub(super) fn alternated(&mut self) -> u16 {
-        self.alternate(self.window, self.scale)
+    /// What is acknowledged, and the other end's window, as smoltcp is to see them.
+    pub(super) fn tell(&mut self) -> (u32, u16) {
+        let now = (self.unacknowledged, self.clamp(self.window, self.scale));
+        *self.told.insert(now)
+    }
+
+    /// The same, if smoltcp was not told that yet.
+    pub(super) fn news(&mut self) -> Option<(u32, u16)> {
+        let told = self.told;
+        Some(self.tell()).filter(|now| told != Some(*now))
     }
 
     /// What follows the last byte that was sent.
@@ -116,21 +116,23 @@ impl Recovery {
         self.next
     }
 
+    /// A SYN was sent that has this number.
+    pub(super) fn sent_syn(&mut self, seq: u32) {
+        (self.unacknowledged, self.next) = (seq, seq.wrapping_add(1));
+        self.told = None;
+    }
+
     /// A segment was sent that takes up so many sequence numbers.
-    pub(super) fn sent(&mut self, now: Micros, seq: u32, len: u32, is_syn: bool) {
+    pub(super) fn sent(&mut self, now: Micros, seq: u32, len: u32, mss: u16) {
         let end = seq.wrapping_add(len);
-        if is_syn {
-            (self.unacknowledged, self.next) = (seq, end);
-            return;
-        }
         if len > 0 && seq == self.unacknowledged && seq != self.next {
             self.timed = None;
-            if !std::mem::take(&mut self.is_awaited) {
+            let flight = self.next.wrapping_sub(self.unacknowledged);
+            // A single byte probes a closed window: nothing was lost.
+            if !std::mem::take(&mut self.is_awaited) && flight > 1 {
                 // The timer has passed: all is sent anew.
                 if self.until.take().is_none() {
-                    let flight = self.next.wrapping_sub(self.unacknowledged);
-                    // That of a segment is not known here; it is little.
-                    self.congestion.lost(now, flight, 0);
+                    self.congestion.lost(now, flight, mss);
                 }
                 self.congestion.sent_again();
                 self.sent_anew = Some(self.next);
@@ -152,22 +154,22 @@ impl Recovery {
         mss: u16,
     ) -> Repeat {
         let segment = &packet[headers.start..headers.end];
-        if segment[13] & (SYN | RST) != 0 {
+        let ack = wire::wide(segment, 8);
+        if is_before(ack, self.unacknowledged) || is_before(self.next, ack) {
             return Repeat::Nothing;
         }
         let header = usize::from(segment[12] >> 4) * 4;
-        let payload = u32::try_from(segment.len() - header).unwrap_or(0);
-        self.theirs = wire::wide(segment, 4).wrapping_add(payload);
+        let has_payload = segment.len() > header;
         let window = wire::word(segment, 14);
-        let is_same_window = std::mem::replace(&mut self.window, window) == window;
-        let ack = wire::wide(segment, 8);
-        if is_before(self.unacknowledged, ack) && !is_before(self.next, ack) {
+        let before = std::mem::replace(&mut self.window, window);
+        if ack != self.unacknowledged {
             return self.advanced(now, ack, mss);
         }
-        if ack != self.unacknowledged || ack == self.next {
+        if ack == self.next {
             return Repeat::Nothing;
         }
-        self.duplicates = match payload == 0 && is_same_window {
+        // Those of a closed window answer probes.
+        self.duplicates = match !has_payload && window == before && window > 0 {
             true => self.duplicates.saturating_add(1),
             false => 0,
         };
@@ -223,15 +225,6 @@ impl Recovery {
         window.min(u16::try_from(own).unwrap_or(u16::MAX))
     }
 
-    /// The same of a segment that is no duplicate to smoltcp, whatever it is.
-    pub(super) fn alternate(&mut self, window: u16, scale: u8) -> u16 {
-        self.is_odd = !self.is_odd;
-        match self.clamp(window, scale) {
-            small @ 0..=1 => small,
-            window => window & !1 | u16::from(self.is_odd),
-        }
-    }
-
     /// When the path is to be probed, unless something is acknowledged before.
     pub(super) fn probe_at(&self, mss: u16) -> Option<Micros> {
         let flight = self.next.wrapping_sub(self.unacknowledged);
@@ -264,17 +257,11 @@ impl Recovery {
         self.is_awaited = true;
     }
 
-    /// What makes smoltcp repeat the first segment, whatever it has counted: the windows make it begin to
-    /// count, and three follow. `None` while the other end takes nothing.
-    pub(super) fn duplicates(&self) -> Option<[Acknowledgement; 5]> {
-        let of = |window| Acknowledgement {
-            seq: self.theirs,
-            ack: self.unacknowledged,
-            window,
-        };
-        let window = self.clamp(self.window, self.scale);
-        let same = of(window);
-        (window != 0).then(|| [of(window - 1), same, same, same, same])
+    /// What is acknowledged, and the windows that make smoltcp repeat the first segment, whatever it has
+    /// counted: the second makes it begin to count, and three follow. `None` while the other end takes nothing.
+    pub(super) fn duplicates(&mut self) -> Option<(u32, [u16; 5])> {
+        let (ack, same) = self.tell();
+        (same != 0).then(|| (ack, [same - 1, same, same, same, same]))
     }
 }
 

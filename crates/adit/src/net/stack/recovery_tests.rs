@@ -7,13 +7,13 @@ const MSS: u16 = 1000;
 /// Ten segments were sent, the first of which begins at 1001.
 fn after_ten() -> Recovery {
     let mut recovery = Recovery::default();
-    recovery.sent(0, 1000, 1, true);
+    recovery.sent_syn(1000);
     let (syn_ack, headers) = segment(1001, &[]);
     assert_eq!(
         recovery.received(0, &syn_ack, &headers, MSS),
         Repeat::Nothing
     );
-    (0..10).for_each(|n| recovery.sent(0, 1001 + n * 1000, 1000, false));
+    (0..10).for_each(|n| recovery.sent(0, 1001 + n * 1000, 1000, MSS));
     recovery
 }
 
@@ -87,15 +87,23 @@ fn after_some_holes_all_is_sent_anew() {
 }
 
 #[test]
-fn smoltcp_sees_no_window_twice_in_a_row() {
+fn smoltcp_hears_what_is_new_and_nothing_twice() {
     let mut recovery = after_ten();
-    let mut before = 0;
-    for window in [500, 500, 499, 499, 60_000, 60_000] {
-        let seen = recovery.alternate(window, 0);
-        assert!(seen != before && u32::from(seen) <= recovery.congestion.window() + 1);
-        before = seen;
+    assert_eq!(recovery.news(), Some((1001, 256)));
+    assert_eq!(recovery.news(), None);
+    // Neither a duplicate nor what is older.
+    for ack in [1001, 900] {
+        repeats(&mut recovery, ack, &[]);
+        assert_eq!(recovery.news(), None);
     }
-    assert_eq!(recovery.alternate(0, 0), 0);
+    repeats(&mut recovery, 2001, &[]);
+    assert_eq!(recovery.news(), Some((2001, 256)));
+    // No more than the other end takes, and no more than may be on its way.
+    let own = u16::try_from(recovery.congestion.window()).expect("small");
+    for (window, seen) in [(255, 255), (u16::MAX, own), (0, 0)] {
+        recovery.begins(window, None);
+        assert_eq!(recovery.news(), Some((2001, seen)));
+    }
 }
 
 #[test]
@@ -104,11 +112,11 @@ fn a_timer_that_passes_ends_the_recovery() {
     assert!(repeats(&mut recovery, 1001, &[(2001, 6001)]));
     // The one that was asked for, and the same again: all is sent anew.
     recovery.awaits();
-    recovery.sent(2, 1001, 1000, false);
+    recovery.sent(2, 1001, 1000, MSS);
     assert!(repeats(&mut recovery, 3001, &[]));
     recovery.awaits();
-    recovery.sent(3, 3001, 1000, false);
-    recovery.sent(4, 3001, 1000, false);
+    recovery.sent(3, 3001, 1000, MSS);
+    recovery.sent(4, 3001, 1000, MSS);
     assert!(!repeats(&mut recovery, 4001, &[]));
 }
 
@@ -127,8 +135,30 @@ fn a_silent_path_is_probed_a_few_times_and_less_and_less() {
     }
     assert_eq!(times.len(), 8);
     assert!(times.is_sorted_by(|one, next| one < next));
-    let given = recovery.duplicates().expect("a window");
-    assert!(given.iter().all(|one| one.ack == 1001));
-    assert!(given[0].window != given[1].window);
-    assert_eq!(given[1..], [given[1]; 4]);
+    let (ack, windows) = recovery.duplicates().expect("a window");
+    assert_eq!((ack, windows), (1001, [255, 256, 256, 256, 256]));
+}
+
+#[test]
+fn a_timer_that_passes_leaves_a_window_of_two_segments() {
+    let mut recovery = after_ten();
+    repeats(&mut recovery, 11_001, &[]);
+    (0..2).for_each(|_| recovery.sent(2, 11_001, 100, MSS));
+    assert_eq!(recovery.congestion.window(), 2 * u32::from(MSS));
+}
+
+#[test]
+fn probes_of_a_closed_window_and_their_answers_show_no_loss() {
+    let mut recovery = after_ten();
+    repeats(&mut recovery, 11_001, &[]);
+    let window = recovery.congestion.window();
+    recovery.begins(0, None);
+    for _ in 0..5 {
+        recovery.sent(2, 11_001, 1, MSS);
+        let (mut answer, headers) = segment(11_001, &[]);
+        answer[14] = 0;
+        let repeat = recovery.received(3, &answer, &headers, MSS);
+        assert_eq!(repeat, Repeat::Nothing);
+    }
+    assert_eq!(recovery.congestion.window(), window);
 }
