@@ -32,6 +32,7 @@ struct Segment {
     flags: u8,
     seq: u32,
     ack: u32,
+    window: u16,
     len: u32,
 }
 
@@ -158,6 +159,7 @@ impl OtherEnd {
                 flags: packet[33],
                 seq: wide(packet, 24),
                 ack: wide(packet, 28),
+                window: u16::from_be_bytes([packet[34], packet[35]]),
                 len: u32::try_from(packet.len() - header).expect("short"),
             });
         });

@@ -1,8 +1,97 @@
 //! What is sent into windows, and what closed ones hold up.
 
-use std::net::Shutdown;
+use std::net::{Shutdown, SocketAddr};
 
 use crate::{ACK, FIN, LARGE, OtherEnd, SCALE, SECOND, SMALL};
+
+#[test]
+fn an_end_behind_bytes_that_do_not_fit_is_not_taken() {
+    let mut end = OtherEnd::new(SMALL, 1000);
+    let (seq, next) = (end.seq, end.next);
+    end.send(ACK, seq, next, &[1; 1380]);
+    end.send(ACK | FIN, seq + 1380, next, &[1; 720]);
+    let told = end.step().pop().expect("an acknowledgement");
+    assert_eq!(end.read(), (2048, false));
+    assert_eq!(told.ack, seq + 2048);
+    // The rest comes again.
+    end.step();
+    end.send(ACK | FIN, told.ack, next, &[1; 52]);
+    end.step();
+    assert_eq!(end.read(), (52, true));
+}
+
+#[test]
+fn a_connection_that_gets_a_smaller_ring_does_not_lose_bytes_before_the_end() {
+    let mut end = OtherEnd::new(200 << 10, 1000);
+    end.run(12 * SECOND, |_, _| {});
+    // Others take what it had.
+    let port = end.port;
+    for n in 0..40 {
+        let remote = SocketAddr::from(([10, 0, 0, 3], 1000 + n));
+        let _opened = end.stack.connect_alone(remote);
+    }
+    end.step();
+    end.port = port;
+    let (seq, next) = (end.seq, end.next);
+    end.send(ACK | FIN, seq, next, &[1; 6000]);
+    end.step();
+    let (len, ended) = end.read();
+    assert!(len < 6000 && !ended, "{len} {ended}");
+    // It comes again from there.
+    end.step();
+    let mut len = u32::try_from(len).expect("short");
+    for _ in 0..10 {
+        end.port = port;
+        let left = usize::try_from(6000 - len).expect("little");
+        end.send(ACK | FIN, seq + len, next, &vec![1; left]);
+        end.step();
+        let (more, ended) = end.read();
+        end.step();
+        len += u32::try_from(more).expect("short");
+        assert_eq!(ended, len == 6000);
+        if ended {
+            return;
+        }
+    }
+    panic!("no end");
+}
+
+#[test]
+fn an_end_behind_a_window_that_only_a_probe_has_told_is_not_taken_too_early() {
+    let mut end = OtherEnd::new(SMALL, 1000);
+    // The stack has something to send, which the test takes none of.
+    end.window = 0;
+    end.acknowledge();
+    end.step();
+    end.write(100);
+    let (mut seq, next) = (end.seq, end.next);
+    // The program does not read, until half of the ring is full.
+    let told = loop {
+        end.send(ACK, seq, next, &[1; 1000]);
+        seq += 1000;
+        let told = end.step().pop().expect("an acknowledgement");
+        assert_eq!(told.ack, seq);
+        if told.window < 2048 >> SCALE {
+            break told.window;
+        }
+    };
+    assert_eq!(told, 1048 >> SCALE);
+    // It reads all. That is too little to be told at once.
+    end.read();
+    let came = end.run(62 * SECOND, |_, _| {});
+    assert!(came.iter().all(|segment| segment.len == 1), "{came:?}");
+    let probe = came.last().expect("a probe");
+    assert_eq!((probe.ack, probe.window), (seq, 2048 >> SCALE));
+    end.read();
+    end.send(FIN | ACK, seq, next, &[1; 2000]);
+    let told = end.step().pop().expect("an acknowledgement").ack;
+    let (len, ended) = end.read();
+    assert!(len < 2000 && !ended, "{len} {ended}");
+    end.step();
+    end.send(FIN | ACK, told, next, &vec![1; 2000 - len]);
+    end.step();
+    assert_eq!(end.read(), (2000 - len, true));
+}
 
 #[test]
 fn no_more_is_sent_than_the_other_end_takes() {

@@ -54,6 +54,8 @@ pub(super) struct Segments {
     pub(super) now: Micros,
     /// What follows the last byte, or end, of the other end that smoltcp has.
     pub(super) ack: u32,
+    /// What follows the last byte that smoltcp takes.
+    right: u32,
     /// What is added to smoltcp's sequence numbers.
     offset: u32,
     /// By how many bits smoltcp's windows are more than it writes.
@@ -73,16 +75,29 @@ impl Segments {
             recovery: Recovery::default(),
             now: 0,
             ack: 0,
+            right: 0,
             offset,
             ring_scale: 0,
             theirs: SynOptions::default(),
         }
     }
 
-    /// smoltcp has a ring of so many bytes to receive. It scales windows as it does.
+    /// smoltcp has a ring of so many bytes to receive, which is empty. It scales windows as it does.
     pub(super) fn set_ring(&mut self, len: usize) {
         let bits = usize::BITS - len.leading_zeros();
         self.ring_scale = u8::try_from(bits.saturating_sub(16)).unwrap_or(0);
+        let window = (len >> self.own_scale()).min(usize::from(u16::MAX));
+        self.right = self.right_edge(self.ack, u16::try_from(window).unwrap_or(u16::MAX));
+    }
+
+    /// By how many bits smoltcp's windows are more than it writes, now.
+    fn own_scale(&self) -> u8 {
+        self.theirs.scale.map_or(0, |_| self.ring_scale)
+    }
+
+    /// What follows the last byte that smoltcp takes, when it has written this.
+    fn right_edge(&self, ack: u32, window: u16) -> u32 {
+        ack.wrapping_add(u32::from(window) << self.own_scale())
     }
 
     /// For a new socket of smoltcp, which has sent a SYN with this number: an answer, after which the next byte
@@ -200,6 +215,12 @@ impl Segments {
             return Repeat::Nothing;
         }
         if flags & SYN == 0 {
+            let header = usize::from(packet[start + 12] >> 4) * 4;
+            let payload = u32::try_from(headers.end - start - header).unwrap_or(0);
+            // smoltcp would take the end of a segment of which it takes only the beginning. It comes again.
+            if is_before(self.right, seq.wrapping_add(payload)) {
+                packet[start + 13] &= !FIN;
+            }
             return self.recovery.received(self.now, packet, headers, self.mss);
         }
         let answers = (flags & ACK != 0).then_some(ack);
@@ -250,11 +271,18 @@ impl Segments {
             SYN => {
                 self.recovery.sent_syn(seq);
                 self.ack = ack;
+                self.right = ack.wrapping_add(window.into());
             }
             _ => {
                 let len = u32::try_from(payload).unwrap_or(0) + u32::from(flags & FIN != 0);
                 self.recovery.sent(self.now, seq, len, self.mss);
                 self.ack = ack;
+                let right = self.right_edge(ack, window);
+                // smoltcp forgets which window a probe of a closed one has told.
+                let is_probe = payload > 0 && self.recovery.may_probe();
+                if !is_probe || is_before(right, self.right) {
+                    self.right = right;
+                }
             }
         }
         packet[start + 4..start + 8].copy_from_slice(&seq.to_be_bytes());

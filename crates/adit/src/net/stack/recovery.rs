@@ -111,6 +111,11 @@ impl Recovery {
         Some(self.tell()).filter(|now| told != Some(*now))
     }
 
+    /// Whether what smoltcp sends may probe a closed window.
+    pub(super) fn may_probe(&self) -> bool {
+        self.told.is_none_or(|(_, window)| window == 0)
+    }
+
     /// What follows the last byte that was sent.
     pub(super) fn next(&self) -> u32 {
         self.next

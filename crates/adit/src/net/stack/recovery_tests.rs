@@ -104,6 +104,7 @@ fn smoltcp_hears_what_is_new_and_nothing_twice() {
         recovery.begins(window, None);
         assert_eq!(recovery.news(), Some((2001, seen)));
     }
+    assert!(recovery.may_probe());
 }
 
 #[test]
