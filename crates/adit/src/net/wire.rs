@@ -69,15 +69,17 @@ impl Headers {
             _ => Err(Unusable::Malformed),
         }?;
         let payload = &bytes[headers.start..headers.end];
-        let least = match headers.protocol {
+        let (header, least) = match headers.protocol {
             TCP => {
-                let header = usize::from(payload.get(12).copied().unwrap_or(0) >> 4) * 4;
-                header.max(TCP_HEADER)
+                let header = payload
+                    .get(12)
+                    .map_or(0, |offset| usize::from(offset >> 4) * 4);
+                (header, TCP_HEADER)
             }
-            UDP | ICMP | ICMPV6 => 8,
-            _ => 0,
+            UDP | ICMP | ICMPV6 => (8, 8),
+            _ => (0, 0),
         };
-        let is_whole = payload.len() >= least;
+        let is_whole = header >= least && payload.len() >= header;
         let is_unicast = |address: IpAddr| !address.is_multicast() && !address.is_unspecified();
         if !is_whole || !is_unicast(headers.source) || !is_unicast(headers.destination) {
             return Err(Unusable::Malformed);

@@ -5,6 +5,20 @@ use std::os::unix::net::UnixStream;
 use crate::{ACK, FIN, FIRST, LARGE, OtherEnd, RST, SECOND, SYN, Segment, stack};
 
 #[test]
+fn a_header_that_is_too_short_is_malformed() {
+    let mut end = OtherEnd::new(LARGE, 1000);
+    end.acknowledge();
+    end.write(5000);
+    end.step();
+    let mut packet = end.packet(ACK, end.seq, end.next, &[]);
+    packet[32] = 4 << 4;
+    end.push(&packet);
+    end.step();
+    let stats = end.stack.stats();
+    assert_eq!((stats.failed, stats.malformed), (0, 1));
+}
+
+#[test]
 fn an_acknowledgement_with_a_number_from_elsewhere_is_not_taken() {
     for offset in [5 << 20, 1 << 31, (5_u32 << 20).wrapping_neg()] {
         let mut end = OtherEnd::new(LARGE, 1000);
