@@ -2,6 +2,7 @@
 
 #![cfg(feature = "net")]
 
+mod endings;
 mod numbers;
 mod windows;
 

@@ -21,7 +21,7 @@ use super::timers::Timers;
 use crate::net::budget::Budget;
 use crate::net::error::NetError;
 use crate::net::shared::{Backlog, ConnectionId, EndReason, OpenConnection, Reply, count};
-use crate::net::wire::{ACK, Complaint, Flow, Headers, RST, SYN};
+use crate::net::wire::{ACK, Complaint, FIN, Flow, Headers, RST, SYN};
 
 /// How long the other end may take to complete a connection that it began.
 const HALF_OPEN: Micros = 30 * SECOND;
@@ -198,7 +198,12 @@ impl Tcp {
         let begins = flags & (SYN | ACK) == SYN;
         if let Some(last) = self.closed.find(core.now, &flow) {
             if !begins {
-                return send_bare(core, &flow, ACK, last.seq, last.ack);
+                // Two ends that remember it would answer each other's answers.
+                let header = usize::from(packet[headers.start + 12] >> 4) * 4;
+                if flags & (SYN | FIN) != 0 || headers.start + header < headers.end {
+                    send_bare(core, &flow, ACK, last.seq, last.ack);
+                }
+                return;
             }
             self.closed.forget(&flow);
         }

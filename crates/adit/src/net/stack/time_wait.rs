@@ -13,8 +13,9 @@ const MAX: usize = 4096;
 
 #[derive(Default)]
 pub(super) struct TimeWait {
-    flows: HashMap<Flow, LastSegment>,
-    /// In the order in which they end.
+    /// Until when, and what is repeated.
+    flows: HashMap<Flow, (Micros, LastSegment)>,
+    /// In the order in which they end. One that was forgotten stays here.
     order: VecDeque<(Micros, Flow)>,
 }
 
@@ -29,19 +30,30 @@ impl TimeWait {
     pub(super) fn add(&mut self, now: Micros, flow: Flow, last: LastSegment) {
         self.expire(now);
         if self.order.len() >= MAX
-            && let Some((_, oldest)) = self.order.pop_front()
+            && let Some((ends, oldest)) = self.order.pop_front()
         {
-            self.flows.remove(&oldest);
+            self.end(ends, &oldest);
         }
-        if self.flows.insert(flow, last).is_none() {
-            self.order.push_back((now + LASTS, flow));
+        let ends = now + LASTS;
+        self.flows.insert(flow, (ends, last));
+        self.order.push_back((ends, flow));
+    }
+
+    /// The time of a flow has passed, unless it was closed again since.
+    fn end(&mut self, ends: Micros, flow: &Flow) {
+        if self
+            .flows
+            .get(flow)
+            .is_some_and(|(until, _)| *until == ends)
+        {
+            self.flows.remove(flow);
         }
     }
 
     /// The last segment of this flow, if it is remembered.
     pub(super) fn find(&mut self, now: Micros, flow: &Flow) -> Option<LastSegment> {
         self.expire(now);
-        self.flows.get(flow).copied()
+        self.flows.get(flow).map(|(_, last)| *last)
     }
 
     pub(super) fn contains(&self, flow: &Flow) -> bool {
@@ -54,11 +66,11 @@ impl TimeWait {
     }
 
     fn expire(&mut self, now: Micros) {
-        while let Some((ends, flow)) = self.order.front()
-            && *ends <= now
+        while let Some(&(ends, flow)) = self.order.front()
+            && ends <= now
         {
-            self.flows.remove(flow);
             self.order.pop_front();
+            self.end(ends, &flow);
         }
     }
 }
@@ -91,5 +103,25 @@ mod tests {
         assert_eq!(closed.find(SECOND, &flow(1)), Some(last));
         closed.forget(&flow(1));
         assert!(!closed.contains(&flow(1)));
+    }
+
+    #[test]
+    fn a_flow_that_was_forgotten_and_closed_again_is_remembered_as_long_as_others() {
+        let mut closed = TimeWait::default();
+        let [before, last] = [1, 2].map(|seq| LastSegment { seq, ack: 2 });
+        closed.add(0, flow(1), before);
+        closed.forget(&flow(1));
+        closed.add(9 * SECOND, flow(1), last);
+        assert_eq!(closed.find(LASTS, &flow(1)), Some(last));
+        assert_eq!(closed.find(9 * SECOND + LASTS - 1, &flow(1)), Some(last));
+        assert_eq!(closed.find(9 * SECOND + LASTS, &flow(1)), None);
+        // Nor does the oldest take it along when there are too many.
+        closed.add(19 * SECOND, flow(1), before);
+        closed.forget(&flow(1));
+        closed.add(20 * SECOND, flow(1), last);
+        for port in 2..=u16::try_from(MAX).expect("a port") {
+            closed.add(20 * SECOND, flow(port), last);
+        }
+        assert_eq!(closed.find(20 * SECOND, &flow(1)), Some(last));
     }
 }
