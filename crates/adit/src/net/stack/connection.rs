@@ -167,6 +167,7 @@ impl TcpConnection {
             let (seq, ack) = (self.segments.ack, self.segments.recovery.unacknowledged());
             return self.process_bare(core, seq.wrapping_sub(1), ack, 0);
         }
+        let before = self.segments.recovery.unacknowledged();
         let is_expected = matches!(self.state, Listen | SynSent);
         let repeat = self.segments.received(packet, headers, is_expected);
         // smoltcp may refuse the segment, since its payload or its number is outside the window. Two ends that
@@ -180,7 +181,10 @@ impl TcpConnection {
             self.process(core, packet, headers.start);
         }
         self.repeat(core, repeat);
-        self.silent_since = None;
+        // Once the program is gone an end that only answers is not waited for.
+        if !self.program.is_gone || self.segments.recovery.unacknowledged() != before {
+            self.silent_since = None;
+        }
         self.used = now;
         let Some(socket) = self.tcp() else { return };
         let state = socket.state();

@@ -100,6 +100,8 @@ impl ProgramEnd {
                 Ok(Err(Errno::INTR)) => {}
                 Ok(Err(Errno::AGAIN)) => self.is_readable = false,
                 Ok(Err(_)) => {
+                    // Nobody waits for what is left.
+                    self.is_gone = true;
                     moved.is_broken = true;
                     break;
                 }
@@ -127,6 +129,7 @@ impl ProgramEnd {
                 Ok(Err(Errno::INTR)) => {}
                 Ok(Err(Errno::AGAIN)) => self.is_writable = false,
                 Ok(Err(_)) => {
+                    self.is_gone = true;
                     moved.is_broken = true;
                     return moved;
                 }
