@@ -100,3 +100,27 @@ fn a_closed_port_is_told_to_who_asks_for_it() {
         assert_eq!(&buffer[..len], b"me");
     }
 }
+
+#[test]
+fn a_port_is_free_again_once_its_socket_is_dropped() {
+    let [first, second] = pair();
+    let there = second.bind_udp(7).expect("a port");
+    there.set_read_timeout(Some(PATIENCE)).expect("a time");
+    for n in 0..200_u8 {
+        let here = first.bind_udp(9).expect("it is free");
+        // What it sent is not lost over that.
+        here.send_to(&[n], SocketAddr::new(v4(2), 7)).expect("sent");
+        drop(here);
+    }
+    for n in 0..200_u8 {
+        let mut buffer = [0];
+        let (_, from) = there.recv_from(&mut buffer).expect("a datagram");
+        assert_eq!((buffer, from), ([n], SocketAddr::new(v4(1), 9)));
+    }
+    let _taken = first.bind_udp(9).expect("it is free");
+    let error = first.bind_udp(9).expect_err("it is taken");
+    assert!(
+        matches!(error, adit::net::NetError::PortTaken(9)),
+        "{error}"
+    );
+}

@@ -50,6 +50,8 @@ impl Udp {
         tells_unreachable: Arc<AtomicBool>,
         reply: Reply<u16>,
     ) {
+        // Its socket may have been closed just before: what that has sent goes first.
+        while core.egress.has_room() && matches!(self.turn(core, port), PortState::Some) {}
         let asked = port;
         let port = match port {
             0 => core.free_port(|port| self.ports.contains_key(&port)),
@@ -138,7 +140,6 @@ impl Udp {
         if self.ready.is_empty() {
             return;
         }
-        self.message.resize(MAX_MESSAGE, 0);
         for _ in 0..self.ready.len() {
             if !core.egress.has_room() {
                 return;
@@ -146,19 +147,31 @@ impl Udp {
             let Some(port) = self.ready.pop_front() else {
                 return;
             };
-            let Some(socket) = self.ports.get_mut(&port) else {
-                continue;
-            };
-            match send(core, socket, &mut self.message) {
-                PortState::All => socket.is_ready = false,
-                PortState::Some => self.ready.push_back(port),
-                PortState::Closed => {
-                    if let Some(socket) = self.ports.remove(&port) {
-                        let _ = epoll::delete(&core.epoll, &socket.fd);
+            match self.turn(core, port) {
+                PortState::All => {
+                    if let Some(socket) = self.ports.get_mut(&port) {
+                        socket.is_ready = false;
                     }
                 }
+                PortState::Some => self.ready.push_back(port),
+                PortState::Closed => {}
             }
         }
+    }
+
+    /// Sends what the program of a port has, or some of it. One that is closed is forgotten.
+    fn turn(&mut self, core: &mut Core, port: u16) -> PortState {
+        self.message.resize(MAX_MESSAGE, 0);
+        let Some(socket) = self.ports.get(&port) else {
+            return PortState::Closed;
+        };
+        let state = send(core, socket, &mut self.message);
+        if matches!(state, PortState::Closed)
+            && let Some(socket) = self.ports.remove(&port)
+        {
+            let _ = epoll::delete(&core.epoll, &socket.fd);
+        }
+        state
     }
 }
 
