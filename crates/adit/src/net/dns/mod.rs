@@ -17,6 +17,10 @@ pub(super) use self::inside::Inside;
 
 /// How long a server may take before the next one is asked.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// How long servers are left alone after all were asked, the first time; then twice as long, each time.
+const REST: Duration = Duration::from_millis(100);
+/// How often servers that all fail are asked.
+const ROUNDS: u32 = 3;
 /// The longest answer over UDP.
 pub const MAX_ANSWER: usize = 4096;
 
@@ -97,41 +101,46 @@ impl<T: DnsTransport> Resolver<T> {
         Ok(addresses)
     }
 
-    /// Asks one server after the other, until one knows.
+    /// Asks one server after the other, until one knows, or all fail some times.
     fn ask(&self, name: &str, until: Instant) -> Result<(Vec<IpAddr>, u32), NetError> {
         let timed_out =
             || NetError::TimedOut(format!("no DNS server inside the tunnel (for {name})"));
-        for server in self.servers.iter().cycle() {
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Err(timed_out());
-            }
-            let round = Instant::now() + left.min(PATIENCE);
-            let answers = match self.ask_one(*server, name, round) {
-                Ok(answers) => answers,
-                // The next one may know, after a rest.
-                Err(NetError::Refused(_)) => {
-                    std::thread::sleep(left.min(PATIENCE / 20));
-                    continue;
+        let unknown = || NetError::UnknownName(name.to_owned());
+        let (mut failures, mut rest) = (0, REST);
+        loop {
+            let mut all_fail = true;
+            for server in &self.servers {
+                let left = until.saturating_duration_since(Instant::now());
+                if left.is_zero() {
+                    return Err(timed_out());
                 }
-                Err(error) => return Err(error),
-            };
-            let came = answers.iter().flatten();
-            let addresses: Vec<IpAddr> = came.clone().flat_map(|it| it.addresses.clone()).collect();
-            if !addresses.is_empty() {
-                let ttl = came.map(|it| it.ttl).min().unwrap_or(0);
-                return Ok((addresses, ttl));
+                let answers = match self.ask_one(*server, name, Instant::now() + left.min(PATIENCE))
+                {
+                    Ok(answers) => answers,
+                    // The next one may know, or this one when it runs again.
+                    Err(NetError::Refused(_)) => vec![None],
+                    Err(error) => return Err(error),
+                };
+                let came = answers.iter().flatten();
+                let addresses = came.clone().flat_map(|it| it.addresses.clone());
+                let addresses: Vec<IpAddr> = addresses.collect();
+                if !addresses.is_empty() {
+                    let ttl = came.map(|it| it.ttl).min().unwrap_or(0);
+                    return Ok((addresses, ttl));
+                }
+                let all_came = answers.iter().all(Option::is_some);
+                if all_came && came.clone().all(|it| matches!(it.code, 0 | NAME_ERROR)) {
+                    return Err(unknown());
+                }
+                all_fail &= all_came;
             }
-            let knows = |answer: &Option<Answer>| {
-                answer
-                    .as_ref()
-                    .is_some_and(|it| matches!(it.code, 0 | NAME_ERROR))
-            };
-            if answers.iter().all(knows) {
-                return Err(NetError::UnknownName(name.to_owned()));
+            failures += u32::from(all_fail);
+            if failures == ROUNDS {
+                return Err(unknown());
             }
+            std::thread::sleep(until.saturating_duration_since(Instant::now()).min(rest));
+            rest = (2 * rest).min(PATIENCE);
         }
-        Err(timed_out())
     }
 
     /// Asks one server for addresses of these kinds.
@@ -193,7 +202,10 @@ pub fn exchange<S: Read + Write>(
     stream.read_exact(&mut len)?;
     let mut answer = vec![0; usize::from(u16::from_be_bytes(len))];
     let mut read = 0;
-    while read < answer.len() && Instant::now() < until {
+    while read < answer.len() {
+        if Instant::now() >= until {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
         set_read_timeout(stream, Some(left(until)))?;
         match stream.read(&mut answer[read..])? {
             0 => return Err(io::ErrorKind::UnexpectedEof.into()),
@@ -213,4 +225,93 @@ pub fn left(until: Instant) -> Duration {
 pub(super) fn read(message: &[u8]) -> Option<usize> {
     let question = message::question(0x0101, "a.example", RecordKind::A);
     message::answer(&question, message).map(|answer| answer.addresses.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    /// Servers that fail at once, and how often they were asked.
+    struct Failing(Cell<usize>);
+
+    impl DnsTransport for Failing {
+        fn by_udp(
+            &self,
+            _server: SocketAddr,
+            questions: &[Vec<u8>],
+            _until: Instant,
+            came: &mut dyn FnMut(&[u8]) -> bool,
+        ) -> Result<(), NetError> {
+            self.0.set(self.0.get() + 1);
+            for question in questions {
+                let mut answer = question.clone();
+                // An answer, with SERVFAIL.
+                (answer[2], answer[3]) = (0x81, 2);
+                came(&answer);
+            }
+            Ok(())
+        }
+
+        fn by_tcp(
+            &self,
+            _server: SocketAddr,
+            _question: &[u8],
+            _until: Instant,
+        ) -> Result<Option<Vec<u8>>, NetError> {
+            Ok(None)
+        }
+    }
+
+    #[test]
+    fn servers_that_fail_are_asked_a_few_times_and_not_at_once() {
+        let servers = [1, 2].map(|host| SocketAddr::from(([10, 0, 0, host], 53)));
+        let transport = Failing(Cell::default());
+        let resolver = Resolver::new(transport, servers.to_vec(), &[IpAddr::from([10, 0, 0, 9])]);
+        let begun = Instant::now();
+        let found = resolver.look_up("a.example", begun + Duration::from_secs(30));
+        assert!(matches!(found, Err(NetError::UnknownName(_))), "{found:?}");
+        assert_eq!(resolver.transport.0.get(), 2 * 3);
+        let took = begun.elapsed();
+        assert!(
+            took >= 3 * REST && took < Duration::from_secs(10),
+            "{took:?}"
+        );
+        // For no longer than it may.
+        let until = Instant::now() + REST / 2;
+        let found = resolver.look_up("a.example", until);
+        assert!(matches!(found, Err(NetError::TimedOut(_))), "{found:?}");
+        assert_eq!(resolver.transport.0.get(), 2 * 3 + 2);
+    }
+
+    /// A stream that has this to read, and takes what is written.
+    struct Stream(&'static [u8]);
+
+    impl Read for Stream {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            // Bit by bit.
+            let len = buffer.len().min(2);
+            self.0.read(&mut buffer[..len])
+        }
+    }
+
+    impl Write for Stream {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn an_answer_that_is_not_whole_in_time_is_none() {
+        let ask = |until| exchange(&mut Stream(&[0, 4, 1, 2, 3, 4]), &[], until, |_, _| Ok(()));
+        let late = ask(Instant::now()).map_err(|error| error.kind());
+        assert_eq!(late, Err(io::ErrorKind::TimedOut));
+        let whole = ask(Instant::now() + Duration::from_secs(60)).expect("an answer");
+        assert_eq!(whole, [1, 2, 3, 4]);
+    }
 }
