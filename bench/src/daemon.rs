@@ -1,4 +1,4 @@
-//! The daemons of userspace implementations: starting them, their keys, and their last words.
+//! The daemons of userspace implementations: starting them, and their last words.
 
 use std::net::IpAddr;
 use std::os::unix::fs::FileTypeExt;
@@ -6,10 +6,10 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use adit_testbed::framing::TUNNEL_MTU;
 use adit_testbed::process::{self, Process};
 use adit_testbed::{Host, interrupt, proc};
 
+use crate::hosts::{self, Keys};
 use crate::implementation::{Entry, Implementation};
 use crate::sandbox::Failure;
 
@@ -21,22 +21,6 @@ const TUN: &str = "/dev/net/tun";
 const PORTS: &str = "51820-51999";
 /// How long after its socket a daemon may open the TUN.
 const OPENS_TUN: Duration = Duration::from_secs(2);
-
-/// A private key and its public key, in base64.
-pub(crate) struct Keys {
-    pub(crate) private: String,
-    pub(crate) public: String,
-}
-
-/// New keys.
-pub(crate) fn keys() -> Result<Keys, Failure> {
-    let script = "key=$(wg genkey) && echo $key && echo $key | wg pubkey";
-    let both = process::run("sh", &["-c", script], READY)?;
-    let mut lines = both.lines().map(str::to_owned);
-    let pair = lines.next().zip(lines.next());
-    let (private, public) = pair.ok_or("wg made no key")?;
-    Ok(Keys { private, public })
-}
 
 /// Starts the daemon of an interface, and waits for its control socket.
 pub(crate) fn start(host: &Host, entry: &Entry, interface: &str) -> Result<Process, Failure> {
@@ -166,13 +150,20 @@ pub(crate) fn start_and_hear(
     }
 }
 
-/// Starts the daemons of several interfaces: one process for all where the implementation can.
+/// Makes several interfaces: with one daemon for all where the implementation can, with none where the
+/// kernel serves them.
 pub(crate) fn start_several(
     host: &Host,
     entry: &Entry,
     interfaces: &[String],
 ) -> Result<Vec<Process>, Failure> {
     match (entry.who, interfaces) {
+        (Implementation::Kernel, _) => {
+            for name in interfaces {
+                host.ip(&format!("link add name {name} type wireguard"))?;
+            }
+            Ok(Vec::new())
+        }
         (Implementation::Adit, [_, _, ..]) => {
             let names = interfaces.iter().map(String::as_str);
             let arguments: Vec<&str> = ["run", "-f"].into_iter().chain(names).collect();
@@ -188,17 +179,13 @@ pub(crate) fn start_several(
 /// Gives an interface its key, port and peer, its address and MTU.
 pub(crate) fn configure(
     host: &Host,
-    private: &str,
+    keys: &Keys,
     name: &str,
     port_and_peer: &str,
     address: IpAddr,
 ) -> Result<(), Failure> {
-    let private = private.to_owned();
-    host.run(move || std::fs::write("/run/key", private))?;
-    let set = format!("set {name} private-key /run/key listen-port {port_and_peer}");
-    let words: Vec<&str> = set.split_whitespace().collect();
-    host.output("wg", &words, READY)?;
-    host.bring_up(name, &[(address, 32)], Some(u32::try_from(TUNNEL_MTU)?))?;
+    hosts::set(host, name, keys, &format!("listen-port {port_and_peer}"))?;
+    host.bring_up(name, &[(address, 32)], Some(hosts::MTU))?;
     host.ip(&format!("route replace 10.77.0.1/32 dev {name}"))?;
     Ok(())
 }

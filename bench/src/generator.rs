@@ -180,7 +180,7 @@ fn receiver(at: SocketAddr) -> Result<UdpSocket, Failure> {
 const AHEAD: Duration = Duration::from_micros(200);
 
 /// TCP streams from a to b, all of one end served by one thread, as event-driven servers do it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Streams {
     pub(crate) count: u32,
     pub(crate) time: Duration,
@@ -188,6 +188,8 @@ pub(crate) struct Streams {
     pub(crate) warm_up: Duration,
     /// Gb/s of all together; as fast as they go without.
     pub(crate) rate: Option<f64>,
+    /// They go to the host that opens the connections.
+    pub(crate) is_back: bool,
 }
 
 /// Streams that run.
@@ -232,25 +234,21 @@ impl Streams {
     ) -> Result<RunningStreams, Failure> {
         let retransmits = retransmits(from, at)?;
         let (to, listeners) = listen(at, to)?;
+        let accept = move || self.accept(&listeners);
+        let connect = move || self.connect(&to);
+        let (receiving, sending) = match self.is_back {
+            false => (
+                at.thread(move || self.receive(accept()?))?,
+                from.thread(move || self.send(connect()?))?,
+            ),
+            true => (
+                from.thread(move || self.receive(connect()?))?,
+                at.thread(move || self.send(accept()?))?,
+            ),
+        };
         Ok(RunningStreams {
-            receiving: at.thread(move || self.receive(self.accept(&listeners)?))?,
-            sending: from.thread(move || self.send(self.connect(&to)?))?,
-            retransmits,
-        })
-    }
-
-    /// Starts them the other way: to `from`, which opens the connections, from the addresses `to`.
-    pub(crate) fn start_back(
-        self,
-        from: &Host,
-        at: &Host,
-        to: &[IpAddr],
-    ) -> Result<RunningStreams, Failure> {
-        let retransmits = retransmits(from, at)?;
-        let (to, listeners) = listen(at, to)?;
-        Ok(RunningStreams {
-            receiving: from.thread(move || self.receive(self.connect(&to)?))?,
-            sending: at.thread(move || self.send(self.accept(&listeners)?))?,
+            sending,
+            receiving,
             retransmits,
         })
     }

@@ -18,6 +18,7 @@ use adit_testbed::{Host, interrupt};
 use nix::mount::{MsFlags, mount};
 
 use crate::daemon::{self, READY};
+use crate::hosts::{self, Keys};
 use crate::implementation::{Entry, Implementation};
 use crate::sandbox::Failure;
 
@@ -66,8 +67,7 @@ struct End<'a> {
 
 /// strongSwan, if its ESP in userspace works here.
 pub(crate) fn find() -> Result<Entry, Failure> {
-    let host = Host::new()?;
-    host.own_run()?;
+    let host = hosts::host()?;
     let _charon = start(&host).map_err(|why| {
         format!(
             "{why} (packages charon-systemd, strongswan-swanctl, libcharon-extra-plugins and \
@@ -98,7 +98,7 @@ pub(crate) fn connect(
     outer: [IpAddr; 2],
     tunnels: &[[String; 2]],
 ) -> Result<(), Failure> {
-    let secret = daemon::keys()?.private;
+    let secret = Keys::new()?.private();
     for (own, other) in [(0, 1), (1, 0)] {
         let tunnels = tunnels.iter();
         let text = configuration(&End {

@@ -14,6 +14,7 @@ mod gateway;
 mod generator;
 mod goals;
 mod hostile;
+mod hosts;
 mod idle;
 mod implementation;
 mod install;

@@ -29,7 +29,7 @@ pub(crate) fn step(step: Step, pair: &LinkedHosts) -> Result<Values, Failure> {
         count,
         time,
         warm_up: Duration::from_secs(step.warm_up().into()),
-        rate: None,
+        ..Streams::default()
     };
     let flood = |len, trains| Flood { len, trains, time };
     match step {

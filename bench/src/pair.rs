@@ -8,11 +8,13 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use adit_proto::config::PublicKey;
 use adit_testbed::framing::{Family, LINK_MTU, TUNNEL_MTU};
 use adit_testbed::process::Process;
 use adit_testbed::{Host, link};
 
-use crate::daemon::{self, READY};
+use crate::daemon;
+use crate::hosts::{self, Keys};
 use crate::implementation::{Entry, Implementation};
 use crate::ipsec;
 use crate::sandbox::Failure;
@@ -93,13 +95,13 @@ impl LinkedHosts {
     /// Waits until packets pass.
     pub(crate) fn embedding(who: Implementation, words: &[String]) -> Result<Self, Failure> {
         let mut pair = Self::linked(who, Placement::Free, Family::V4, "cubic", TUNNEL_MTU)?;
-        let keys = [daemon::keys()?, daemon::keys()?];
+        let keys = [Keys::new()?, Keys::new()?];
         let start = |host: &Host, us: usize, them: u8| {
             let endpoint = pair.endpoint(them).to_string();
-            let peer = &keys[usize::from(them)].public;
+            let peer = &keys[usize::from(them)].public.to_string();
             let tunnel = [TUNNEL, "51820", peer, &endpoint].map(str::to_owned);
             let words = [words, &tunnel].concat();
-            daemon::start_embedding(host, TUNNEL, &words, &keys[us].private)
+            daemon::start_embedding(host, TUNNEL, &words, &keys[us].private())
         };
         let programs = [start(&pair.a, 0, 1)?, start(&pair.b, 1, 0)?];
         pair.daemons = Some(programs);
@@ -114,13 +116,13 @@ impl LinkedHosts {
     /// [`Self::endpoint`], with the public key `near`. Also gives b's daemon and its public key.
     pub(crate) fn with_far_end(
         entry: &Entry,
-        near: &str,
-    ) -> Result<(Self, Process, String), Failure> {
+        near: &PublicKey,
+    ) -> Result<(Self, Process, PublicKey), Failure> {
         let direct = Implementation::Direct;
         let pair = Self::linked(direct, Placement::Free, Family::V4, "cubic", TUNNEL_MTU)?;
         let far = daemon::start(&pair.b, entry, TUNNEL)?;
-        let keys = daemon::keys()?;
-        pair.configure(&pair.b, &keys.private, near, [1, 0])?;
+        let keys = Keys::new()?;
+        pair.configure(&pair.b, &keys, near, [1, 0])?;
         Ok((pair, far, keys.public))
     }
 
@@ -274,13 +276,10 @@ impl LinkedHosts {
                 self.daemons = Some([start(&self.a)?, start(&self.b)?]);
             }
         }
-        let keys = [daemon::keys()?, daemon::keys()?];
+        let keys = [Keys::new()?, Keys::new()?];
         for (host, us, them) in [(&self.a, 0, 1), (&self.b, 1, 0)] {
-            let (private, peer) = (
-                &keys[usize::from(us)].private,
-                &keys[usize::from(them)].public,
-            );
-            self.configure(host, private, peer, [us, them])?;
+            let [own, peer] = [us, them].map(|of| &keys[usize::from(of)]);
+            self.configure(host, own, &peer.public, [us, them])?;
         }
         self.wait_for_packets()
     }
@@ -310,22 +309,18 @@ impl LinkedHosts {
     fn configure(
         &self,
         host: &Host,
-        private: &str,
-        peer: &str,
+        keys: &Keys,
+        peer: &PublicKey,
         [us, them]: [u8; 2],
     ) -> Result<(), Failure> {
         let endpoint = self.endpoint(them);
         let inside = |family| TUNNEL_NET.address(family, them);
-        let private = private.to_owned();
-        host.run(move || std::fs::write("/run/key", private))?;
         let set = format!(
-            "set {TUNNEL} private-key /run/key listen-port 51820 peer {peer} endpoint {endpoint} \
-             allowed-ips {}/32,{}/128",
+            "listen-port 51820 peer {peer} endpoint {endpoint} allowed-ips {}/32,{}/128",
             inside(Family::V4),
             inside(Family::V6)
         );
-        let words: Vec<&str> = set.split_whitespace().collect();
-        host.output("wg", &words, READY)?;
+        hosts::set(host, TUNNEL, keys, &set)?;
         self.join(host, TUNNEL, TUNNEL_NET, [us, them], self.mtu)
     }
 }
@@ -362,8 +357,7 @@ pub(crate) fn choose_congestion(
 
 /// A host whose processes and threads run on `core` only, or anywhere.
 fn host(core: Option<usize>) -> Result<Host, Failure> {
-    let host = Host::new()?;
-    host.own_run()?;
+    let host = hosts::host()?;
     if let Some(core) = core {
         host.pin(core)?;
     }

@@ -19,10 +19,11 @@ use adit_testbed::framing::TUNNEL_MTU;
 use adit_testbed::interrupt::interrupted;
 use adit_testbed::process::Process;
 use adit_testbed::stats::to_f64;
-use adit_testbed::{Host, link, proc};
+use adit_testbed::{Host, proc};
 use nix::sys::socket::{setsockopt, sockopt};
 
 use crate::daemon::{self, READY};
+use crate::hosts::{self, Keys};
 use crate::implementation::{Entry, Implementation};
 use crate::ipsec;
 use crate::measure::wait;
@@ -109,8 +110,7 @@ fn network(site: u8, index: u8, parts: u8) -> String {
 }
 
 fn host() -> Result<Host, Failure> {
-    let host = Host::new()?;
-    host.own_run()?;
+    let host = hosts::host()?;
     host.bring_up("lo", &[], None)?;
     Ok(host)
 }
@@ -146,15 +146,9 @@ impl Sites {
 
     fn link(&self) -> Result<(), Failure> {
         let [left, right] = &self.gateways;
-        link((left, WAN), (right, WAN))?;
+        hosts::link([left, right], WAN, [10, 76, 2])?;
         for ((site, gateway), host) in (0..).zip(&self.gateways).zip(&self.hosts) {
-            let wan = Ipv4Addr::new(10, 76, 2, site + 1);
-            gateway.bring_up(WAN, &[(wan.into(), 24)], None)?;
-            link((gateway, LAN), (host, LAN))?;
-            for (at, last) in [(gateway, 1), (host, 2)] {
-                let lan = Ipv4Addr::new(10, 82, site, last);
-                at.bring_up(LAN, &[(lan.into(), 24)], None)?;
-            }
+            hosts::link([gateway, host], LAN, [10, 82, site])?;
             gateway.run(|| std::fs::write("/proc/sys/net/ipv4/ip_forward", "1"))?;
             gateway.ip(&format!(
                 "route add {} via 10.82.{site}.2",
@@ -176,33 +170,22 @@ impl Sites {
         let name = |tunnel: u8| format!("wg{tunnel}");
         let names: Vec<String> = (0..self.tunnels).map(name).collect();
         for gateway in &self.gateways {
-            if entry.who == Implementation::Kernel {
-                for name in &names {
-                    gateway.ip(&format!("link add name {name} type wireguard"))?;
-                }
-            } else {
-                self.daemons
-                    .extend(daemon::start_several(gateway, entry, &names)?);
-            }
+            self.daemons
+                .extend(daemon::start_several(gateway, entry, &names)?);
         }
         for (tunnel, name) in (0..).zip(&names) {
-            let keys = [daemon::keys()?, daemon::keys()?];
+            let keys = [Keys::new()?, Keys::new()?];
             for (site, gateway) in (0..).zip(&self.gateways) {
                 let other = 1 - site;
-                let (private, public) = (
-                    keys[usize::from(site)].private.clone(),
-                    &keys[usize::from(other)].public,
-                );
-                gateway.run(move || std::fs::write("/run/key", private))?;
+                let [own, peer] = [site, other].map(|of| &keys[usize::from(of)]);
                 let port = 51_820 + u16::from(tunnel);
                 let (last, to) = (other + 1, network(other, tunnel, self.tunnels));
                 let set = format!(
-                    "set {name} private-key /run/key listen-port {port} peer {public} endpoint \
-                     10.76.2.{last}:{port} allowed-ips {to}"
+                    "listen-port {port} peer {} endpoint 10.76.2.{last}:{port} allowed-ips {to}",
+                    peer.public
                 );
-                let words: Vec<&str> = set.split_whitespace().collect();
-                gateway.output("wg", &words, READY)?;
-                gateway.bring_up(name, &[], Some(u32::try_from(TUNNEL_MTU)?))?;
+                hosts::set(gateway, name, own, &set)?;
+                gateway.bring_up(name, &[], Some(hosts::MTU))?;
                 gateway.ip(&format!("route add {to} dev {name}"))?;
             }
         }

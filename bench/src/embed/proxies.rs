@@ -21,6 +21,7 @@ use super::stacks::{self, Load};
 use super::table::{Measure, Values};
 use super::ways::{Program, Way};
 use crate::daemon::{self, READY};
+use crate::hosts::Keys;
 use crate::implementation::{Entry, Implementation};
 use crate::install;
 use crate::pair::{LinkedHosts, Placement};
@@ -112,11 +113,11 @@ impl Hosts {
                 (pair, None, measured)
             }
             true => {
-                let keys = daemon::keys()?;
+                let keys = Keys::new()?;
                 let (pair, far, far_key) = LinkedHosts::with_far_end(adit, &keys.public)?;
                 others.push(far);
                 let endpoint = pair.endpoint(1);
-                let file = config(&keys.private, &far_key, endpoint);
+                let file = config(&keys.private(), &far_key.to_string(), endpoint);
                 pair.a.run(move || std::fs::write(FILE, file))?;
                 let words = AS_NOBODY.map(str::to_owned);
                 let words = [&words, &program.words[..], &["-c".into(), FILE.into()]].concat();

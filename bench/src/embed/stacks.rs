@@ -25,6 +25,7 @@ use serde::{Deserialize, Serialize};
 use super::table::{Measure, Values};
 use super::ways::Program;
 use crate::daemon::{self, READY};
+use crate::hosts::Keys;
 use crate::implementation::Implementation;
 use crate::install;
 use crate::pair::{LinkedHosts, Placement};
@@ -105,27 +106,28 @@ fn load(
     streams: u32,
     seconds: u32,
 ) -> Result<Load, Failure> {
-    let keys = [daemon::keys()?, daemon::keys()?];
+    let keys = [Keys::new()?, Keys::new()?];
     let words = |role: &str, us: usize, more: &[String]| -> Result<Vec<String>, Failure> {
         let them = 1 - us;
         let endpoint = pair.address(Family::V4, u8::try_from(them)?);
         let endpoint = SocketAddr::new(endpoint, PORT.parse()?).to_string();
         let (ours, theirs) = (INSIDE[us], INSIDE[them]);
-        let tunnel = [role, ours, theirs, PORT, &keys[them].public, &endpoint];
+        let public = keys[them].public.to_string();
+        let tunnel = [role, ours, theirs, PORT, &public, &endpoint];
         let tunnel = tunnel.map(str::to_owned);
         Ok([&program.words[..], &tunnel, more].concat())
     };
     let cpu = |pid| -> Result<f64, Failure> { Ok(proc::cpu_time(pid)?.as_secs_f64()) };
     let serve = words("serve", 1, &[])?;
     let is_ready = |log: &str| log.lines().any(|line| line == "ready");
-    let key = &keys[1].private;
+    let key = &keys[1].private();
     let server = daemon::start_and_hear(&pair.b, "serve", &serve, key, READY, is_ready)?;
     let before = cpu(server.id())?;
     let work = words("load", 0, &[streams.to_string(), seconds.to_string()])?;
     // It connects first, and the last bytes take their time.
     let limit = READY * 2 + Duration::from_secs(seconds.into());
     let has_said = |log: &str| parse(log).is_some();
-    let key = &keys[0].private;
+    let key = &keys[0].private();
     let client = daemon::start_and_hear(&pair.a, "load", &work, key, limit, has_said)?;
     let spent = cpu(server.id())? - before + cpu(client.id())?;
     let peak = |pid| -> Result<f64, Failure> { Ok(proc::memory(pid)?.peak) };

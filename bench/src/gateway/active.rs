@@ -5,11 +5,12 @@ use std::time::Duration;
 use super::Values;
 use super::clients::{self, Clients, Pace};
 use super::load::{Direction, Load};
-use super::many::{self, Many, Random, section};
+use super::many::{self, Many, section};
 use super::measures::{
     ACTIVE_LOADS, ACTIVE_MEMORY, FROM_TCP, FROM_TCP_CPU, HANDSHAKES, TO_TCP, TO_TCP_CPU,
 };
 use super::tcp::Tcp;
+use crate::hosts::Keys;
 use crate::implementation::Entry;
 use crate::measure::wait;
 use crate::sandbox::Failure;
@@ -24,9 +25,7 @@ const AT_A_TIME: usize = 64;
 /// All peers get a session, then UDP goes in both directions, one at a time, and TCP of some.
 pub(super) fn active(entry: &Entry, peers: u32, congestion: &str) -> Result<Values, Failure> {
     let mut hosts = Many::new(entry)?;
-    let random = Random::new()?;
-    let keys = (0..peers).map(|_| random.keys());
-    let keys = keys.collect::<Result<Vec<_>, _>>()?;
+    let keys = Keys::several(peers)?;
     let mut config = hosts.head();
     for (peer, keys) in (0..).zip(&keys) {
         let inner = many::inner(peer).to_string();

@@ -18,7 +18,8 @@ use adit_testbed::Host;
 use adit_testbed::interrupt::interrupted;
 use adit_testbed::stats::to_f64;
 
-use super::many::{self, Keys, PORT, Random};
+use super::many::{self, PORT};
+use crate::hosts::{self, Keys};
 use crate::sandbox::Failure;
 
 /// Sockets for IPv4 and IPv6 on one port.
@@ -182,11 +183,11 @@ fn endpoint(peer: u32) -> Endpoint {
 }
 
 impl Client {
-    fn new(keys: &Keys, gateway: PublicKey, peer: u32, random: Random) -> Result<Self, Failure> {
-        let fill = move |bytes: &mut [u8]| random.fill(bytes).expect("/dev/urandom has no end");
+    fn new(keys: &Keys, gateway: PublicKey, peer: u32) -> Result<Self, Failure> {
+        let fill = |bytes: &mut [u8]| hosts::random(bytes).expect("/dev/urandom has no end");
         let mut device = Device::new(Box::new(fill));
         let change = DeviceChange {
-            private_key: Some(keys.private.clone()),
+            private_key: Some(keys.secret.clone()),
             peers: vec![PeerChange {
                 endpoint: Some(many::gateway(peer)),
                 ..PeerChange::new(gateway)
@@ -221,10 +222,9 @@ impl Client {
 impl Clients {
     /// The clients with these keys, and their initiations.
     pub(crate) fn new(keys: &[Keys], gateway: PublicKey) -> Result<Self, Failure> {
-        let random = Random::new()?;
         let clients = (0..).zip(keys).map(|(peer, keys)| {
             adit_testbed::interrupt::check()?;
-            Client::new(keys, gateway, peer, random.clone()).map(Some)
+            Client::new(keys, gateway, peer).map(Some)
         });
         Ok(Self {
             clients: clients.collect::<Result<_, Failure>>()?,

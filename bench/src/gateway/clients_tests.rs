@@ -19,13 +19,11 @@ fn answer(gateway: &mut Device, clients: &mut Clients, under_load: bool) {
 }
 
 fn pair(count: u32) -> (Device, Clients) {
-    let random = Random::new().unwrap();
-    let own = random.keys().unwrap();
-    let keys: Vec<Keys> = (0..count).map(|_| random.keys().unwrap()).collect();
-    let fill = move |bytes: &mut [u8]| random.fill(bytes).unwrap();
+    let (own, keys) = (Keys::new().unwrap(), Keys::several(count).unwrap());
+    let fill = |bytes: &mut [u8]| hosts::random(bytes).unwrap();
     let mut gateway = Device::new(Box::new(fill));
     let change = DeviceChange {
-        private_key: Some(own.private.clone()),
+        private_key: Some(own.secret.clone()),
         peers: keys
             .iter()
             .map(|keys| PeerChange::new(keys.public))

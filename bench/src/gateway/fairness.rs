@@ -2,7 +2,7 @@
 
 use super::Values;
 use super::measures::{JAIN, JAIN_BACK, SHARES, SHARES_BACK, TOTAL, TOTAL_BACK};
-use super::peers::Peers;
+use super::peers::{Peers, address};
 use crate::implementation::Entry;
 use crate::sandbox::Failure;
 use crate::tools::{Iperf, Running};
@@ -40,7 +40,7 @@ impl Peers {
                 reverse,
                 ..Iperf::tcp(streams(peer), SECONDS)
             };
-            iperf.start_between(&self.gateway, &self.host, Self::address(peer))
+            iperf.start_between(&self.gateway, &self.host, address(peer))
         });
         let running = running.collect::<Result<Vec<Running>, _>>()?;
         let flows = running.into_iter().map(Running::finish);

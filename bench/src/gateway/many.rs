@@ -10,18 +10,16 @@
 //! places, as it has on the Internet.
 
 use std::fmt::Write as _;
-use std::fs::{self, File};
-use std::io::Read as _;
+use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use adit_proto::config::{PublicKey, Secret};
-use adit_testbed::framing::TUNNEL_MTU;
+use adit_proto::config::PublicKey;
 use adit_testbed::process::Process;
 use adit_testbed::{Host, link};
 
 use crate::daemon::{self, READY};
+use crate::hosts::{self, Keys, host};
 use crate::implementation::Entry;
 use crate::sandbox::Failure;
 
@@ -81,33 +79,6 @@ pub(crate) fn app(v6: bool) -> IpAddr {
     }
 }
 
-/// A private key and its public key.
-pub(crate) struct Keys {
-    pub(crate) private: Secret,
-    pub(crate) public: PublicKey,
-}
-
-/// Reads random bytes.
-#[derive(Clone)]
-pub(crate) struct Random(Arc<File>);
-
-impl Random {
-    pub(crate) fn new() -> Result<Self, Failure> {
-        Ok(Self(Arc::new(File::open("/dev/urandom")?)))
-    }
-
-    pub(crate) fn fill(&self, bytes: &mut [u8]) -> Result<(), Failure> {
-        Ok((&*self.0).read_exact(bytes)?)
-    }
-
-    pub(crate) fn keys(&self) -> Result<Keys, Failure> {
-        let mut private = Secret::zero();
-        self.fill(private.bytes_mut())?;
-        let public = private.public_key();
-        Ok(Keys { private, public })
-    }
-}
-
 /// The hosts, and the gateway's daemon.
 pub(crate) struct Many {
     // Stopped before its host goes.
@@ -116,12 +87,6 @@ pub(crate) struct Many {
     pub(crate) players: Host,
     pub(crate) app: Host,
     pub(crate) keys: Keys,
-}
-
-pub(crate) fn host() -> Result<Host, Failure> {
-    let host = Host::new()?;
-    host.own_run()?;
-    Ok(host)
 }
 
 /// A switch of the kernel, in the namespace of a host.
@@ -177,7 +142,7 @@ impl Many {
         set(&gateway, "ipv6/conf/all/forwarding")?;
         // The peers' addresses are routes only: IPv6 does not let a socket send from them otherwise.
         set(&players, "ipv6/ip_nonlocal_bind")?;
-        let keys = Random::new()?.keys()?;
+        let keys = Keys::new()?;
         let mut this = Self {
             daemon: None,
             gateway,
@@ -208,8 +173,7 @@ impl Many {
 
     /// The interface's own section of a configuration.
     pub(crate) fn head(&self) -> String {
-        // A private key is written as a public one is.
-        let private = PublicKey(*self.keys.private.bytes());
+        let private = self.keys.private();
         format!("[Interface]\nPrivateKey = {private}\nListenPort = {PORT}\n")
     }
 
@@ -225,8 +189,8 @@ impl Many {
     /// The interface goes up, and has its routes.
     pub(crate) fn bring_up(&self) -> Result<(), Failure> {
         let own = Ipv4Addr::new(10, 77, 0, 1).into();
-        let mtu = u32::try_from(TUNNEL_MTU)?;
-        self.gateway.bring_up(INTERFACE, &[(own, 16)], Some(mtu))?;
+        self.gateway
+            .bring_up(INTERFACE, &[(own, 16)], Some(hosts::MTU))?;
         self.gateway
             .ip(&format!("route add 10.128.0.0/9 dev {INTERFACE}"))?;
         self.gateway

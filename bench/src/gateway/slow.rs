@@ -16,16 +16,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use adit_testbed::Host;
 use adit_testbed::framing::TUNNEL_MTU;
 use adit_testbed::process::Process;
 use adit_testbed::stats::quantile;
-use adit_testbed::{Host, link};
 
 use super::measures::{
     GAP, LOST, PING, PING_BESIDE, PING_BESIDE_P99, SLOW_TCP, STREAM, STREAM_BESIDE, STREAM_RATIO,
 };
+use super::peers::{address, interface};
 use super::{Case, Values};
 use crate::daemon::{self, READY};
+use crate::hosts::{self, Keys, host, link};
 use crate::implementation::Entry;
 use crate::measure::wait;
 use crate::pair::choose_congestion;
@@ -48,18 +50,8 @@ const FAST: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 77, 0, 2));
 const FAST_LINK: &str = "ve1";
 const SLOW_LINK: &str = "ve2";
 
-/// The inner address of a slow peer.
-fn slow_address(peer: u8) -> IpAddr {
-    Ipv4Addr::new(10, 77, 1, peer + 1).into()
-}
-
 impl Gateway {
     fn new(entry: &Entry, peers: u8, congestion: &str) -> Result<Self, Failure> {
-        let host = || -> Result<Host, Failure> {
-            let host = Host::new()?;
-            host.own_run()?;
-            Ok(host)
-        };
         let mut this = Self {
             daemons: Vec::new(),
             slow_daemons: Vec::new(),
@@ -69,83 +61,42 @@ impl Gateway {
             peers,
         };
         for (other, name, net) in [(&this.fast, FAST_LINK, 1), (&this.slow, SLOW_LINK, 2)] {
-            link((&this.gateway, name), (other, name))?;
-            for (host, last) in [(&this.gateway, 1), (other, 2)] {
-                let address = Ipv4Addr::new(10, 76, net, last).into();
-                host.bring_up(name, &[(address, 24)], None)?;
-            }
+            link([&this.gateway, other], name, [10, 76, net])?;
         }
-        this.tunnels(entry)?;
+        this.tunnels(entry, congestion)?;
         let own = Ipv4Addr::new(10, 77, 0, 1).into();
-        for to in (0..peers).map(slow_address).chain([FAST]) {
+        for to in (0..peers).map(address).chain([FAST]) {
             choose_congestion(&this.gateway, [own, to], INTERFACE, congestion)?;
         }
         Ok(this)
     }
 
-    fn tunnels(&mut self, entry: &Entry) -> Result<(), Failure> {
-        let at_gateway = daemon::keys()?;
-        self.daemons
-            .push(daemon::start(&self.gateway, entry, INTERFACE)?);
-        let mut set = format!("set {INTERFACE} private-key /run/key listen-port 51820");
-        let fast = daemon::keys()?;
-        self.daemons
-            .push(daemon::start(&self.fast, entry, INTERFACE)?);
-        set += &format!(
-            " peer {} endpoint 10.76.1.2:51820 allowed-ips {FAST}/32",
+    fn tunnels(&mut self, entry: &Entry, congestion: &str) -> Result<(), Failure> {
+        let (at_gateway, fast) = (Keys::new()?, Keys::new()?);
+        for host in [&self.gateway, &self.fast] {
+            self.daemons.push(daemon::start(host, entry, INTERFACE)?);
+        }
+        let to_gateway = format!(
+            "51820 peer {} endpoint 10.76.1.1:51820 allowed-ips 10.77.0.1/32",
+            at_gateway.public
+        );
+        daemon::configure(&self.fast, &fast, INTERFACE, &to_gateway, FAST)?;
+        let mut set = format!(
+            "listen-port 51820 peer {} endpoint 10.76.1.2:51820 allowed-ips {FAST}/32",
             fast.public
         );
-        let to_us = |net: u8| {
-            format!(
-                "peer {} endpoint 10.76.{net}.1:51820 allowed-ips 10.77.0.1/32",
-                at_gateway.public
-            )
-        };
-        daemon::configure(
-            &self.fast,
-            &fast.private,
-            INTERFACE,
-            &format!("51820 {}", to_us(1)),
-            FAST,
-        )?;
         for peer in 0..self.peers {
-            let keys = daemon::keys()?;
-            let name = format!("wg{peer}");
-            self.slow_daemons
-                .push(daemon::start(&self.slow, entry, &name)?);
-            let port = 51_820 + u16::from(peer);
-            let address = slow_address(peer);
-            daemon::configure(
-                &self.slow,
-                &keys.private,
-                &name,
-                &format!("{port} {}", to_us(2)),
-                address,
-            )?;
-            self.slow.ip(&format!(
-                "route replace 10.77.0.1/32 dev {name} table {}",
-                100 + u16::from(peer)
-            ))?;
-            self.slow.ip(&format!(
-                "rule add from {address} table {}",
-                100 + u16::from(peer)
-            ))?;
-            set += &format!(
-                " peer {} endpoint 10.76.2.2:{port} allowed-ips {address}/32",
-                keys.public
-            );
+            let daemon = daemon::start(&self.slow, entry, &format!("wg{peer}"))?;
+            self.slow_daemons.push(daemon);
+            set += &interface(&self.slow, peer, 2, &at_gateway, congestion)?;
         }
-        let private = at_gateway.private;
-        self.gateway
-            .run(move || std::fs::write("/run/key", private))?;
-        let words: Vec<&str> = set.split_whitespace().collect();
-        self.gateway.output("wg", &words, READY)?;
+        hosts::set(&self.gateway, INTERFACE, &at_gateway, &set)?;
         let own = Ipv4Addr::new(10, 77, 0, 1).into();
-        let mtu = u32::try_from(TUNNEL_MTU)?;
-        self.gateway.bring_up(INTERFACE, &[(own, 16)], Some(mtu))?;
+        self.gateway
+            .bring_up(INTERFACE, &[(own, 16)], Some(hosts::MTU))?;
         daemon::wait_for(&self.gateway, FAST)?;
         for peer in 0..self.peers {
-            daemon::wait_for(&self.gateway, slow_address(peer))?;
+            daemon::wait_for(&self.gateway, address(peer))?;
         }
         Ok(())
     }
@@ -207,7 +158,7 @@ pub(super) fn slow(entry: &Entry, case: Case, congestion: &str) -> Result<Values
         hosts.slow_down()?;
     }
     if case == Case::Slow {
-        let gbps = hosts.stream(&hosts.slow, slow_address(0), 5)?;
+        let gbps = hosts.stream(&hosts.slow, address(0), 5)?;
         values.push((SLOW_TCP, gbps * 1000.0));
         // Until the queues on the way are empty.
         wait(Duration::from_secs(7))?;
@@ -282,7 +233,7 @@ fn flood(peers: u8, stop: &AtomicBool) {
     while !stop.load(Ordering::Relaxed) {
         let due = begun.elapsed().as_secs_f64() * FLOOD_RATE / 8.0;
         while sent < due {
-            let _ = socket.send_to(&payload, SocketAddr::new(slow_address(peer), 9));
+            let _ = socket.send_to(&payload, SocketAddr::new(address(peer), 9));
             sent += payload.len() as f64;
             peer = (peer + 1) % peers;
         }

@@ -10,17 +10,18 @@ use std::time::{Duration, Instant};
 use adit_proto::config::PublicKey;
 use adit_testbed::process::Process;
 use adit_testbed::stats::to_f64;
-use adit_testbed::{Host, link, proc};
+use adit_testbed::{Host, proc};
 
 use super::Values;
 use super::beside::{Pings, Stream};
 use super::clients::{self, Clients, Pace};
-use super::many::{self, INTERFACE, Keys, Many, PORT, Random, host, section};
+use super::many::{self, INTERFACE, Many, PORT, section};
 use super::measures::{
     DUMP, LOAD, LOAD_GAP, LOAD_SHARE, REKEY_CPU_RATE, REKEY_GAP, REKEY_RATE, REKEYED, SILENT,
     SILENT_MEMORY, STATE_IPS,
 };
 use crate::daemon;
+use crate::hosts::{Keys, host, link, random};
 use crate::implementation::{Entry, Implementation};
 use crate::measure::wait;
 use crate::sandbox::Failure;
@@ -59,20 +60,15 @@ pub(crate) struct Established {
 }
 
 impl Established {
-    pub(crate) fn new(entry: &Entry, hosts: &Many, random: &Random) -> Result<Self, Failure> {
+    pub(crate) fn new(entry: &Entry, hosts: &Many) -> Result<Self, Failure> {
         let host = host()?;
-        link((&hosts.gateway, LINK), (&host, LINK))?;
-        for (host, last) in [(&hosts.gateway, 1), (&host, 2)] {
-            let address = Ipv4Addr::new(10, 80, 0, last).into();
-            host.bring_up(LINK, &[(address, 24)], None)?;
-        }
+        link([&hosts.gateway, &host], LINK, [10, 80, 0])?;
         let daemon = daemon::start(&host, entry, INTERFACE)?;
-        let keys = random.keys()?;
-        let private = PublicKey(*keys.private.bytes()).to_string();
+        let keys = Keys::new()?;
         let gateway = hosts.keys.public;
         let peer =
             format!("{PORT} peer {gateway} endpoint 10.80.0.1:{PORT} allowed-ips 10.77.0.1/32");
-        daemon::configure(&host, &private, INTERFACE, &peer, FAST)?;
+        daemon::configure(&host, &keys, INTERFACE, &peer, FAST)?;
         let mut part = String::new();
         let endpoint = SocketAddr::new(Ipv4Addr::new(10, 80, 0, 2).into(), PORT);
         section(&mut part, &keys.public, &FAST.to_string(), Some(endpoint));
@@ -90,7 +86,6 @@ pub(crate) fn config(
     established: &Established,
     keys: &[Keys],
     peers: u32,
-    random: &Random,
 ) -> Result<String, Failure> {
     let mut config = hosts.head() + &established.section;
     for peer in 0..peers {
@@ -98,7 +93,7 @@ pub(crate) fn config(
             Some(keys) => (keys.public, Some(many::endpoint(peer))),
             None => {
                 let mut key = PublicKey([0; 32]);
-                random.fill(&mut key.0)?;
+                random(&mut key.0)?;
                 (key, None)
             }
         };
@@ -114,15 +109,13 @@ pub(crate) fn config(
 /// One round.
 pub(super) fn state(entry: &Entry, asked: u32) -> Result<Values, Failure> {
     let peers = size(entry.who, asked);
-    let random = Random::new()?;
     let mut hosts = Many::new(entry)?;
-    let established = Established::new(entry, &hosts, &random)?;
+    let established = Established::new(entry, &hosts)?;
     hosts.setconf(hosts.head() + &established.section, LIMIT)?;
     hosts.bring_up()?;
     daemon::wait_for(&hosts.gateway, FAST)?;
-    let keys = (0..peers.min(REKEYING)).map(|_| random.keys());
-    let keys = keys.collect::<Result<Vec<_>, _>>()?;
-    let config = config(&hosts, &established, &keys, peers, &random)?;
+    let keys = Keys::several(peers.min(REKEYING))?;
+    let config = config(&hosts, &established, &keys, peers)?;
 
     let pings = Pings::start(&hosts.gateway, &established.host, FAST)?;
     let mut values = vec![

@@ -66,8 +66,9 @@ impl Tcp {
             .iter()
             .map(|ip| (*ip, if ip.is_ipv6() { 128 } else { 32 }))
             .collect();
-        let mtu = u32::try_from(TUNNEL_MTU)?;
-        hosts.players.bring_up(TUN, &addresses, Some(mtu))?;
+        hosts
+            .players
+            .bring_up(TUN, &addresses, Some(crate::hosts::MTU))?;
         for (host, route) in [
             (&hosts.players, format!("route add 10.79.0.0/24 dev {TUN}")),
             (&hosts.players, format!("-6 route add fd79::/64 dev {TUN}")),
@@ -95,15 +96,12 @@ impl Tcp {
         let streams = Streams {
             count: u32::try_from(self.peers.len())?,
             time: TIME,
-            warm_up: Duration::ZERO,
-            rate: None,
+            is_back: direction == Direction::FromPeers,
+            ..Streams::default()
         };
         let (app, players) = (&hosts.app, &hosts.players);
         let before = proc::cpu_time(hosts.pid())?;
-        let running = match direction {
-            Direction::FromPeers => streams.start_back(app, players, &self.peers)?,
-            Direction::ToPeers => streams.start(app, players, &self.peers)?,
-        };
+        let running = streams.start(app, players, &self.peers)?;
         let flow = running.finish(app, players)?;
         let spent = proc::cpu_time(hosts.pid())?.saturating_sub(before);
         // Until queues are empty.

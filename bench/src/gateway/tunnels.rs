@@ -11,18 +11,18 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
 
-use adit_testbed::framing::TUNNEL_MTU;
 use adit_testbed::process::Process;
 use adit_testbed::stats::to_f64;
-use adit_testbed::{Host, link, proc};
+use adit_testbed::{Host, proc};
 
 use super::Values;
 use super::measures::{
     COUNT, FOUR_CPU, FOUR_CPU_RATIO, FOUR_MEMORY, FOUR_MEMORY_RATIO, FOUR_RATE, FOUR_RATE_RATIO,
     IDLE_CPU, MEMORY, MEMORY_EACH, ONE_CPU, ONE_MEMORY, ONE_RATE, START, START_EACH, THREADS,
 };
-use crate::daemon::{self, READY};
+use crate::daemon;
 use crate::generator::Streams;
+use crate::hosts::{self, Keys, host, link};
 use crate::implementation::{Entry, Implementation};
 use crate::ipsec;
 use crate::measure::wait;
@@ -53,12 +53,6 @@ fn name(tunnel: usize) -> String {
     format!("wg{tunnel}")
 }
 
-fn host() -> Result<Host, Failure> {
-    let host = Host::new()?;
-    host.own_run()?;
-    Ok(host)
-}
-
 impl Tunnels {
     /// Builds the hosts and so many tunnels, and waits until packets pass in each.
     pub(crate) fn new(entry: &Entry, count: u8) -> Result<Self, Failure> {
@@ -69,11 +63,7 @@ impl Tunnels {
             who: entry.who,
             count,
         };
-        link((&this.left, LINK), (&this.right, LINK))?;
-        for (host, last) in [(&this.left, 1), (&this.right, 2)] {
-            let address = Ipv4Addr::new(10, 76, 1, last).into();
-            host.bring_up(LINK, &[(address, 24)], None)?;
-        }
+        link([&this.left, &this.right], LINK, [10, 76, 1])?;
         match entry.who {
             Implementation::Direct => this.address(LINK)?,
             Implementation::Ipsec => this.ipsec()?,
@@ -113,34 +103,20 @@ impl Tunnels {
     fn connect(&mut self, entry: &Entry) -> Result<(), Failure> {
         let names: Vec<String> = (0..self.count.into()).map(name).collect();
         for host in [&self.left, &self.right] {
-            if entry.who == Implementation::Kernel {
-                for name in &names {
-                    host.ip(&format!("link add name {name} type wireguard"))?;
-                }
-            } else {
-                self.daemons
-                    .extend(daemon::start_several(host, entry, &names)?);
-            }
+            self.daemons
+                .extend(daemon::start_several(host, entry, &names)?);
         }
         for tunnel in 0..self.count {
-            let (left, right) = (daemon::keys()?, daemon::keys()?);
-            let ends = [
-                (&self.left, &left.private, &right.public, 1, 2),
-                (&self.right, &right.private, &left.public, 2, 1),
-            ];
-            for (host, private, public, own, other) in ends {
-                let private = private.clone();
-                host.run(move || std::fs::write("/run/key", private))?;
-                let name = name(tunnel.into());
-                let port = 51_820 + u16::from(tunnel);
+            let keys = [Keys::new()?, Keys::new()?];
+            for ((host, own), (ours, theirs)) in self.hosts().into_iter().zip([(0, 1), (1, 0)]) {
+                let (name, port) = (name(tunnel.into()), 51_820 + u16::from(tunnel));
                 let set = format!(
-                    "set {name} private-key /run/key listen-port {port} peer {public} endpoint 10.76.1.{other}:{port} \
-                     allowed-ips 10.78.{tunnel}.0/24"
+                    "listen-port {port} peer {} endpoint 10.76.1.{}:{port} allowed-ips 10.78.{tunnel}.0/24",
+                    keys[theirs].public,
+                    3 - own
                 );
-                let words: Vec<&str> = set.split_whitespace().collect();
-                host.output("wg", &words, READY)?;
-                let mtu = u32::try_from(TUNNEL_MTU)?;
-                host.bring_up(&name, &[(inner(tunnel, own), 24)], Some(mtu))?;
+                hosts::set(host, &name, &keys[ours], &set)?;
+                host.bring_up(&name, &[(inner(tunnel, own), 24)], Some(hosts::MTU))?;
             }
         }
         Ok(())
@@ -253,9 +229,8 @@ pub(super) fn interfaces(entry: &Entry, count: usize) -> Result<Values, Failure>
     let begun = Instant::now();
     let daemons = daemon::start_several(&host, entry, &names)?;
     let start = begun.elapsed().as_secs_f64();
-    let keys = daemon::keys()?;
-    let peer = daemon::keys()?.public;
-    host.run(move || std::fs::write("/run/key", keys.private))?;
+    let (own, peer) = (Keys::new()?.private(), Keys::new()?.public);
+    host.run(move || std::fs::write("/run/key", own))?;
     let script = format!(
         "set -e; for i in $(seq 0 {}); do wg set wg$i private-key /run/key peer {peer} allowed-ips \
          10.$((i / 250)).$((i % 250)).0/24; ip link set wg$i up; done",

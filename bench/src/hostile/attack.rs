@@ -13,9 +13,10 @@ use adit_proto::{Endpoint, Source};
 use adit_testbed::interrupt::interrupted;
 use adit_testbed::stats::to_f64;
 
-use super::clients::{Client, Keys};
+use super::clients::Client;
 use super::hosts::{Hosts, INSIDER, target};
 use super::{Attack, Rate};
+use crate::hosts::Keys;
 use crate::measure::wait;
 use crate::sandbox::Failure;
 

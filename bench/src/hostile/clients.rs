@@ -1,41 +1,16 @@
 //! Peers that the lab is itself: honest ones that want to connect, one that attacks, and strangers.
 
-use std::fs::File;
-use std::io::{ErrorKind, Read};
+use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use adit_proto::config::{AllowedIpChange, Cidr, DeviceChange, PeerChange, PublicKey, Secret};
+use adit_proto::config::{AllowedIpChange, Cidr, DeviceChange, PeerChange, PublicKey};
 use adit_proto::wire::{INITIATION_LEN, sealed_len};
 use adit_proto::{Device, Endpoint, Output, Peer, Session, Tai64N, Time};
 
+use crate::hosts::{self, Keys};
 use crate::sandbox::Failure;
-
-/// A key pair.
-#[derive(Clone)]
-pub(super) struct Keys {
-    pub(super) secret: Secret,
-    pub(super) public: PublicKey,
-}
-
-impl Keys {
-    pub(super) fn new() -> Result<Self, Failure> {
-        let mut secret = Secret::zero();
-        File::open("/dev/urandom")?.read_exact(secret.bytes_mut())?;
-        // As every implementation clamps it.
-        let bytes = secret.bytes_mut();
-        bytes[0] &= 248;
-        bytes[31] = bytes[31] & 127 | 64;
-        let public = secret.public_key();
-        Ok(Self { secret, public })
-    }
-
-    /// The private key in base64, as a public key is written.
-    pub(super) fn private(&self) -> String {
-        PublicKey(*self.secret.bytes()).to_string()
-    }
-}
 
 /// A WireGuard peer without an interface, at an address of the host that it is made on.
 pub(super) struct Client {
@@ -54,8 +29,7 @@ impl Client {
         server: PublicKey,
         at: SocketAddr,
     ) -> Result<Self, Failure> {
-        let mut urandom = File::open("/dev/urandom")?;
-        let random = move |bytes: &mut [u8]| urandom.read_exact(bytes).expect("/dev/urandom ends");
+        let random = |bytes: &mut [u8]| hosts::random(bytes).expect("/dev/urandom ends");
         let mut device = Device::new(Box::new(random));
         let everything = Cidr::new([0, 0, 0, 0].into(), 0).ok_or("no block")?;
         let change = DeviceChange {

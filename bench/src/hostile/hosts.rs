@@ -11,12 +11,12 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use adit_testbed::framing::TUNNEL_MTU;
 use adit_testbed::process::Process;
-use adit_testbed::{Host, link, proc};
+use adit_testbed::{Host, proc};
 
-use super::clients::{Client, Keys};
-use crate::daemon::{self, READY};
+use super::clients::Client;
+use crate::daemon;
+use crate::hosts::{self, Keys, host, link};
 use crate::implementation::Entry;
 use crate::sandbox::Failure;
 use crate::tools::Iperf;
@@ -56,34 +56,22 @@ const fn honest_outside(n: u8) -> Ipv4Addr {
     Ipv4Addr::new(10, 81, 0, n)
 }
 
-fn host() -> Result<Host, Failure> {
-    let host = Host::new()?;
-    host.own_run()?;
-    Ok(host)
-}
-
 impl Hosts {
     pub(super) fn new(entry: &Entry) -> Result<Self, Failure> {
         let (server, client, outside) = (host()?, host()?, host()?);
         for (other, name, net) in [(&client, CLIENT_LINK, 1), (&outside, OUTSIDE_LINK, 2)] {
-            link((&server, name), (other, name))?;
-            for (host, last) in [(&server, 1), (other, 2)] {
-                let address = Ipv4Addr::new(10, 76, net, last).into();
-                host.bring_up(name, &[(address, 24)], None)?;
-            }
+            link([&server, other], name, [10, 76, net])?;
         }
         outside.ip("link set lo up")?;
         outside.ip("route add local 10.80.0.0/15 dev lo")?;
         server.ip("route add 10.80.0.0/15 via 10.76.2.2")?;
         let (server_keys, client_keys, insider) = (Keys::new()?, Keys::new()?, Keys::new()?);
-        let honest = (0..HONEST)
-            .map(|_| Keys::new())
-            .collect::<Result<Vec<_>, _>>()?;
+        let honest = Keys::several(HONEST.into())?;
 
         let server_daemon = daemon::start(&server, entry, INTERFACE)?;
         let client_daemon = daemon::start(&client, entry, INTERFACE)?;
         // Not every implementation learns endpoints from handshakes.
-        let mut set = format!("set {INTERFACE} private-key /run/key listen-port {PORT}");
+        let mut set = format!("listen-port {PORT}");
         let mut peer = |keys: &Keys, outside: Ipv4Addr, inside: IpAddr| {
             let (key, endpoint) = (keys.public, SocketAddr::from((outside, PORT)));
             set += &format!(" peer {key} endpoint {endpoint} allowed-ips {inside}/32");
@@ -93,18 +81,14 @@ impl Hosts {
         for (n, keys) in (1..).zip(&honest) {
             peer(keys, honest_outside(n), Ipv4Addr::new(10, 77, 1, n).into());
         }
-        let private = server_keys.private();
-        server.run(move || std::fs::write("/run/key", private))?;
-        let words: Vec<&str> = set.split_whitespace().collect();
-        server.output("wg", &words, READY)?;
+        hosts::set(&server, INTERFACE, &server_keys, &set)?;
         let own = Ipv4Addr::new(10, 77, 0, 1).into();
-        server.bring_up(INTERFACE, &[(own, 16)], Some(u32::try_from(TUNNEL_MTU)?))?;
+        server.bring_up(INTERFACE, &[(own, 16)], Some(hosts::MTU))?;
         let to_server = format!(
             "51820 peer {} endpoint 10.76.1.1:51820 allowed-ips 10.77.0.1/32",
             server_keys.public
         );
-        let private = client_keys.private();
-        daemon::configure(&client, &private, INTERFACE, &to_server, CLIENT_INSIDE)?;
+        daemon::configure(&client, &client_keys, INTERFACE, &to_server, CLIENT_INSIDE)?;
         daemon::wait_for(&client, own)?;
         Ok(Self {
             server_daemon,

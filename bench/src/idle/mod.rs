@@ -15,8 +15,8 @@ use adit_testbed::{interrupt, proc};
 use clap::Args;
 use serde::Serialize;
 
-use crate::daemon::READY;
 use crate::goals::{self, GoalResult, Limit};
+use crate::hosts;
 use crate::implementation::{Entry, Implementation};
 use crate::install;
 use crate::measure::wait;
@@ -142,9 +142,7 @@ fn add_peers(pair: &LinkedHosts) -> Result<(), Failure> {
     };
     let text: String = (0..OTHERS).map(peer).collect();
     pair.a.run(move || std::fs::write("/run/peers", text))?;
-    let args = ["addconf", "wg0", "/run/peers"];
-    pair.a.output("wg", &args, READY)?;
-    Ok(())
+    hosts::wg(&pair.a, "addconf wg0 /run/peers")
 }
 
 /// A stream and pings to a host whose daemon has little.

@@ -7,14 +7,13 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use adit_testbed::Host;
 use adit_testbed::process;
 
 use super::ending;
 use super::results::Values;
-use crate::install;
 use crate::sandbox::Failure;
 use crate::tools::{self, Flow, Tool};
+use crate::{hosts, install};
 
 /// The subject's name.
 pub(super) const NAME: &str = "emulated";
@@ -67,8 +66,7 @@ impl Guest {
         values: &mut Values,
     ) -> Result<(), Failure> {
         // Its /run goes with it, and it has no network.
-        let host = Host::new()?;
-        host.own_run()?;
+        let host = hosts::host()?;
         let init = INIT.replace("SECONDS", &seconds.to_string());
         let init = init.replace("CONGESTION", &congestion.join(" "));
         host.run(move || std::fs::write("/run/init", init))?;

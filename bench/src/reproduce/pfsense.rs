@@ -352,7 +352,7 @@ fn streams_in_tunnels(
                     count,
                     time,
                     warm_up: WARM_UP,
-                    rate: None,
+                    ..Streams::default()
                 };
                 let id = stream_id(tunnels, count, control);
                 let gbps = hosts.streams(streams);

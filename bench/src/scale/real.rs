@@ -15,12 +15,12 @@ use adit_engine::{Engine, Interface, LinuxPlatform, Settings, Watches};
 use adit_io::Offloads;
 use adit_io::tun::Tun;
 use adit_proto::config::{AllowedIpChange, Cidr, DeviceChange, PeerChange, Secret};
-use adit_testbed::framing::TUNNEL_MTU;
 use adit_testbed::{Host, link};
 
 use super::stages::{Clock, Clocked, StageCosts};
 use crate::daemon;
 use crate::generator::Streams;
+use crate::hosts;
 use crate::measure::wait;
 use crate::sandbox::Failure;
 
@@ -85,8 +85,7 @@ impl End {
             }],
             ..DeviceChange::default()
         })?;
-        let mtu = u32::try_from(TUNNEL_MTU)?;
-        host.bring_up(TUN, &[(inner(own), 24)], Some(mtu))?;
+        host.bring_up(TUN, &[(inner(own), 24)], Some(hosts::MTU))?;
         Ok(Self {
             _interface: interface,
             clock,
@@ -106,7 +105,7 @@ pub(super) fn measure(memory: [&StageCosts; 2]) -> Result<[StageCosts; 2], Failu
         count: FLOWS,
         time: TIME,
         warm_up: WARM_UP,
-        rate: None,
+        ..Streams::default()
     };
     let running = streams.start(&left.host, &right.host, &[inner(2)])?;
     wait(WARM_UP)?;

@@ -366,6 +366,7 @@ fn measure(
         time: TIME,
         warm_up: WARM_UP,
         rate: load.offered.map(tenths),
+        ..Streams::default()
     };
     let to: Vec<IpAddr> = (0..load.tunnels).map(|tunnel| inner(tunnel, 2)).collect();
     let daemons = hosts.pair()?;

@@ -24,8 +24,9 @@ use adit_testbed::{Host, interrupt, link, proc};
 use clap::Args;
 use serde::Serialize;
 
-use crate::daemon::{self, READY};
+use crate::daemon;
 use crate::goals::{self, GoalResult, Limit};
+use crate::hosts::{self, Keys};
 use crate::implementation::Implementation;
 use crate::install;
 use crate::measure::wait;
@@ -93,7 +94,7 @@ const CLIENT_LINK: &str = "ve1";
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
 /// Peers that come and go.
-const OTHERS: u8 = 20;
+const OTHERS: u32 = 20;
 /// Seconds between two lines that tell how far it is.
 const PROGRESS: usize = 10;
 /// How long after the end packets may be under way.
@@ -128,7 +129,7 @@ impl Holdings {
 struct End {
     host: Host,
     daemon: Process,
-    keys: daemon::Keys,
+    keys: Keys,
     /// The most in the first half of the run, and in the second.
     holdings: [Holdings; 2],
 }
@@ -154,7 +155,7 @@ impl End {
 struct Soak {
     server: End,
     client: End,
-    others: Vec<String>,
+    others: Vec<Keys>,
     disturbances: u64,
 }
 
@@ -162,12 +163,11 @@ impl Soak {
     fn new(args: &SoakArgs) -> Result<(Self, String), Failure> {
         let entry = install::find(Implementation::Adit, args.adit.as_deref())?;
         let end = || -> Result<End, Failure> {
-            let host = Host::new()?;
-            host.own_run()?;
+            let host = hosts::host()?;
             Ok(End {
                 daemon: daemon::start(&host, &entry, INTERFACE)?,
                 host,
-                keys: daemon::keys()?,
+                keys: Keys::new()?,
                 holdings: [Holdings::default(); 2],
             })
         };
@@ -178,9 +178,8 @@ impl Soak {
         client
             .host
             .bring_up(CLIENT_LINK, &[(at(2), 24), (at(3), 24)], None)?;
-        let others = (0..OTHERS).map(|_| Ok(daemon::keys()?.public));
         let soak = Self {
-            others: others.collect::<Result<_, Failure>>()?,
+            others: Keys::several(OTHERS)?,
             server,
             client,
             disturbances: 0,
@@ -188,12 +187,8 @@ impl Soak {
         soak.configure_server(0)?;
         let both = [(&soak.server, SERVER), (&soak.client, CLIENT)];
         let peer = format!("peer {} endpoint 10.76.1.1:51820", soak.server.keys.public);
-        let set = format!("set {INTERFACE} private-key /run/key {peer} allowed-ips {SERVER}/32");
-        let private = soak.client.keys.private.clone();
-        soak.client
-            .host
-            .run(move || std::fs::write("/run/key", private))?;
-        soak.client.wg(&set)?;
+        let set = format!("{peer} allowed-ips {SERVER}/32");
+        hosts::set(&soak.client.host, INTERFACE, &soak.client.keys, &set)?;
         for (end, address) in both {
             end.host
                 .bring_up(INTERFACE, &[(address.into(), 24)], Some(1420))?;
@@ -204,21 +199,27 @@ impl Soak {
 
     /// The whole configuration of the server, with other peers in each turn.
     fn configure_server(&self, turn: usize) -> Result<(), Failure> {
-        let (private, client) = (&self.server.keys.private, &self.client.keys.public);
+        let (private, client) = (self.server.keys.private(), self.client.keys.public);
         let mut text = format!(
             "[Interface]\nPrivateKey = {private}\nListenPort = 51820\n\
              [Peer]\nPublicKey = {client}\nAllowedIPs = {CLIENT}/32\n"
         );
-        for (number, public) in self.others.iter().enumerate() {
+        for (number, other) in self.others.iter().enumerate() {
             if !(number + turn).is_multiple_of(3) {
                 let block = format!("10.78.{number}.{}/32", turn % 200);
-                text += &format!("[Peer]\nPublicKey = {public}\nAllowedIPs = {block}\n");
+                text += &format!(
+                    "[Peer]\nPublicKey = {}\nAllowedIPs = {block}\n",
+                    other.public
+                );
             }
         }
         self.server
             .host
             .run(move || std::fs::write("/run/conf", text))?;
-        self.server.wg(&format!("syncconf {INTERFACE} /run/conf"))
+        hosts::wg(
+            &self.server.host,
+            &format!("syncconf {INTERFACE} /run/conf"),
+        )
     }
 
     /// One of the things that happen each second.
@@ -229,16 +230,17 @@ impl Soak {
             // A handshake, begun by either side. It fails while one is under way.
             0 | 3 => {
                 let (end, peer) = match second % 12 {
-                    0 | 3 => (&self.client, self.server.keys.public.clone()),
-                    _ => (&self.server, self.client.keys.public.clone()),
+                    0 | 3 => (&self.client, self.server.keys.public),
+                    _ => (&self.server, self.client.keys.public),
                 };
-                end.host.run(move || status::probe(INTERFACE, &peer))?;
+                end.host
+                    .run(move || status::probe(INTERFACE, &peer.to_string()))?;
             }
             // Another port, and another address: the old one is not there any more.
-            1 => self.client.wg(&format!(
-                "set {INTERFACE} listen-port {}",
-                20_000 + second % 20_000
-            ))?,
+            1 => hosts::wg(
+                &self.client.host,
+                &format!("set {INTERFACE} listen-port {}", 20_000 + second % 20_000),
+            )?,
             4 => {
                 let (gone, new) = [(2, 3), (3, 2)][second / 6 % 2];
                 self.client
@@ -283,14 +285,6 @@ impl Soak {
         let ends = [&self.server, &self.client].into_iter();
         let growth = ends.map(|end| of(&end.holdings[1]) - of(&end.holdings[0]));
         growth.fold(0.0, f64::max)
-    }
-}
-
-impl End {
-    fn wg(&self, args: &str) -> Result<(), Failure> {
-        let words: Vec<&str> = args.split_whitespace().collect();
-        self.host.output("wg", &words, READY)?;
-        Ok(())
     }
 }
 

@@ -31,8 +31,9 @@ use nix::unistd::Pid;
 use crate::daemon::READY;
 use crate::gateway::clients::{self, Clients, Pace, Sockets};
 use crate::gateway::load::PORT;
-use crate::gateway::many::{INTERFACE, Keys, Many, Random};
+use crate::gateway::many::{INTERFACE, Many};
 use crate::gateway::state::{self, Established, FAST};
+use crate::hosts::Keys;
 use crate::implementation::{Entry, Implementation};
 use crate::install;
 use crate::measure::wait;
@@ -114,7 +115,6 @@ impl Bed {
     fn new(args: &UpgradeArgs, entry: &Entry) -> Result<Self, Failure> {
         let all = args.peers + args.silent;
         eprintln!("a gateway with {all} peers");
-        let random = Random::new()?;
         let mut hosts = Many::new(entry)?;
         let binary = entry.binary.as_deref().ok_or("it has no binary")?;
         let binary = binary.to_string_lossy().into_owned();
@@ -125,16 +125,9 @@ impl Bed {
         hosts.gateway.output("sh", &start, READY)?;
         let pid = processes(&hosts.gateway)?;
         let pid = *pid.first().ok_or("it cannot hand over")?;
-        let established = Established::new(entry, &hosts, &random)?;
-        let keys = (0..args.peers).map(|_| {
-            interrupt::check()?;
-            random.keys()
-        });
-        let keys = keys.collect::<Result<Vec<_>, _>>()?;
-        hosts.setconf(
-            state::config(&hosts, &established, &keys, all, &random)?,
-            LIMIT,
-        )?;
+        let established = Established::new(entry, &hosts)?;
+        let keys = Keys::several(args.peers)?;
+        hosts.setconf(state::config(&hosts, &established, &keys, all)?, LIMIT)?;
         hosts.bring_up()?;
         hosts.wait_for_port()?;
         Ok(Self {
