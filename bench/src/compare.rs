@@ -4,7 +4,6 @@
 //! placement, over IPv6, one end per core) → tables, targets, JSON.
 
 use std::io::Write;
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use adit_testbed::framing::Family;
@@ -13,10 +12,10 @@ use adit_testbed::{interrupt, proc};
 use clap::Args;
 
 use crate::implementation::{Entry, Implementation};
-use crate::install;
+use crate::install::{self, AditArg};
 use crate::measure::{self, Values};
 use crate::metric::{Step, metric};
-use crate::output::Json;
+use crate::output::{self, JsonArg};
 use crate::pair::{LinkedHosts, Placement, require_congestion};
 use crate::report::{ComparisonReport, Note, Sample};
 use crate::sandbox::Failure;
@@ -29,6 +28,15 @@ use crate::{document, tables, tools};
 /// Missing implementations are built first, from the package registries. Streams that are compared
 /// with each other (one, 8, 128, both directions) run once forth and once back in each round. Needs
 /// root, iperf3, ping, ip and wg. Leaves nothing behind.
+///
+/// JSON is one object with `schema` (2; schema 1 said `contenders` for `implementations`), `command`,
+/// `machine`, `tools`, `settings` and `implementations`. Each of the `metrics` has for each
+/// implementation the value of every round, `median`, `min`, `max` and `spread` (half the range
+/// as a share of the median), and in `adit_to` Adit's ratio to the others (`low` to `high` is
+/// its 95 % interval, with fewer than five rounds the range: `interval_kind`). Each of the
+/// `targets` has a `verdict`: pass, miss, failed or not_measured. `goals` say the same of those
+/// that were measured, as every command does: `name`, `value` (null if it failed), `goal` and
+/// `met`. `notes` say what did not work, `stopped` why the run ended early.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct CompareArgs {
     /// A first impression in two minutes: one round of the main measures.
@@ -43,37 +51,23 @@ pub(crate) struct CompareArgs {
     /// Run only these.
     #[arg(long, value_delimiter = ',', value_name = "NAME")]
     implementations: Vec<Implementation>,
-    /// The Adit to measure (the binary itself, no script), instead of building the one in the
-    /// repository.
-    #[arg(long, value_name = "PATH")]
-    adit: Option<PathBuf>,
+    #[command(flatten)]
+    adit: AditArg,
     /// Also build Adit without its AEAD, and tell how near Adit comes to that.
     #[arg(long)]
     ceiling: bool,
     /// TCP's congestion control.
     #[arg(long, default_value = "cubic")]
     congestion: String,
-    /// Write everything as JSON to FILE, or to standard output (the tables then go to standard
-    /// error).
-    ///
-    /// One object with `schema` (2; schema 1 said `contenders` for `implementations`), `command`,
-    /// `machine`, `tools`, `settings` and `implementations`. Each of the `metrics` has for each
-    /// implementation the value of every round, `median`, `min`, `max` and `spread` (half the range
-    /// as a share of the median), and in `adit_to` Adit's ratio to the others (`low` to `high` is
-    /// its 95 % interval, with fewer than five rounds the range: `interval_kind`). Each of the
-    /// `targets` has a `verdict`: pass, miss, failed or not_measured. `goals` say the same of those
-    /// that were measured, as every command does: `name`, `value` (null if it failed), `goal` and
-    /// `met`. `notes` say what did not work, `stopped` why the run ended early. Fields are only
-    /// ever added under the same schema number.
-    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-")]
-    json: Option<String>,
+    #[command(flatten)]
+    json: JsonArg,
 }
 
 /// Runs the comparison.
 pub(crate) fn run(args: &CompareArgs) -> Result<(), Failure> {
     tools::require(&tools::LOAD)?;
     require_congestion(&args.congestion)?;
-    let json = Json::open(args.json.as_deref())?;
+    let json = args.json.open()?;
     let steps = steps(args);
     let mut report = ComparisonReport::new(args.congestion.clone(), steps.clone());
     let entries = find(args, &mut report)?;
@@ -96,14 +90,8 @@ pub(crate) fn run(args: &CompareArgs) -> Result<(), Failure> {
         }
     }
     report.finish();
-    json.publish(&tables::render(&report), || document::render(&report))?;
-    if report.stopped.is_some() {
-        return Err("the run is incomplete".into());
-    }
-    match report.failures() {
-        0 => Ok(()),
-        count => Err(format!("what failed is listed above ({count})").into()),
-    }
+    json.publish(&tables::render(&report), &document::document(&report))?;
+    output::verdict(report.stopped.is_some(), report.failures())
 }
 
 fn steps(args: &CompareArgs) -> Vec<Step> {
@@ -135,7 +123,7 @@ fn find(args: &CompareArgs, report: &mut ComparisonReport) -> Result<Vec<Entry>,
     let mut entries = Vec::new();
     for who in Implementation::ALL.into_iter().filter(|&who| wanted(who)) {
         interrupt::check()?;
-        match install::find(who, args.adit.as_deref()) {
+        match install::find(who, args.adit.path()) {
             Ok(entry) => {
                 eprintln!("{:<14}{}", who.name(), entry.version);
                 entries.push(entry);

@@ -5,125 +5,65 @@
 use std::collections::BTreeMap;
 
 use adit_testbed::framing::{LINK_MTU, TUNNEL_MTU};
-use serde::Serialize;
+use serde_json::{Value, json};
 
-use crate::goals::GoalResult;
-use crate::implementation::{Entry, Implementation};
-use crate::metric::{METRICS, Metric, Step};
-use crate::report::{ComparisonReport, Machine, Note};
-use crate::sandbox::Failure;
-use crate::stats::{Ratio, Summary};
-use crate::targets::{self, Target};
-
-#[derive(Serialize)]
-struct Document<'a> {
-    schema: u32,
-    command: &'static str,
-    /// Seconds since 1970.
-    started: u64,
-    seconds: f64,
-    stopped: Option<&'a str>,
-    machine: &'a Machine,
-    tools: BTreeMap<&'a str, &'a str>,
-    settings: Settings<'a>,
-    implementations: &'a [Entry],
-    metrics: Vec<Measured>,
-    targets: Vec<Target>,
-    goals: Vec<GoalResult>,
-    notes: &'a [Note],
-}
-
-#[derive(Serialize)]
-struct Settings<'a> {
-    congestion_control: &'a str,
-    link_mtu: usize,
-    tunnel_mtu: usize,
-    steps: &'a [Step],
-}
-
-#[derive(Serialize)]
-struct Measured {
-    #[serde(flatten)]
-    metric: Metric,
-    tool: &'static str,
-    /// The direct path's median times what framing leaves of it.
-    maximum: Option<f64>,
-    implementations: BTreeMap<&'static str, Values>,
-    /// Adit's ratio to each of the others.
-    adit_to: BTreeMap<&'static str, Ratio>,
-}
-
-#[derive(Serialize)]
-struct Values {
-    rounds: Vec<Round>,
-    #[serde(flatten)]
-    summary: Summary,
-    share_of_maximum: Option<f64>,
-    /// The tool that made the load was the limit, not the tunnel.
-    tool_bound: bool,
-}
-
-#[derive(Serialize)]
-struct Round {
-    round: u32,
-    value: f64,
-}
+use crate::implementation::Implementation;
+use crate::metric::{METRICS, Metric};
+use crate::report::ComparisonReport;
+use crate::stats::Rounds;
+use crate::targets;
 
 /// The whole run.
-pub(crate) fn render(report: &ComparisonReport) -> Result<String, Failure> {
+pub(crate) fn document(report: &ComparisonReport) -> Value {
     let tools = report.tools.iter();
     let targets = targets::judge(report);
-    let document = Document {
-        schema: 2,
-        command: "compare",
-        started: report.started,
-        seconds: report.took.as_secs_f64(),
-        stopped: report.stopped.as_deref(),
-        machine: &report.machine,
-        tools: tools.map(|(k, v)| (k.as_str(), v.as_str())).collect(),
-        settings: Settings {
-            congestion_control: &report.congestion,
-            link_mtu: LINK_MTU,
-            tunnel_mtu: TUNNEL_MTU,
-            steps: &report.steps,
+    let metrics = METRICS.iter().filter_map(|metric| measured(report, metric));
+    json!({
+        "schema": 2,
+        "command": "compare",
+        "started": report.started,
+        "seconds": report.took.as_secs_f64(),
+        "stopped": report.stopped,
+        "machine": report.machine,
+        "tools": tools.cloned().collect::<BTreeMap<String, String>>(),
+        "settings": {
+            "congestion_control": report.congestion,
+            "link_mtu": LINK_MTU,
+            "tunnel_mtu": TUNNEL_MTU,
+            "steps": report.steps,
         },
-        implementations: &report.implementations,
-        metrics: METRICS
-            .iter()
-            .map(|metric| measured(report, metric))
-            .filter(|measured| !measured.implementations.is_empty())
-            .collect(),
-        goals: targets::goals(&targets),
-        targets,
-        notes: &report.notes,
-    };
-    Ok(serde_json::to_string_pretty(&document)?)
+        "implementations": report.implementations,
+        "metrics": metrics.collect::<Value>(),
+        "goals": targets::goals(&targets),
+        "targets": targets,
+        "notes": report.notes,
+    })
 }
 
-fn measured(report: &ComparisonReport, metric: &Metric) -> Measured {
+/// One measure, if it has values. Its `maximum` is the direct path's median times what framing leaves of
+/// it; where it is `tool_bound`, the tool that made the load was the limit, not the tunnel.
+fn measured(report: &ComparisonReport, metric: &Metric) -> Option<Value> {
     let there = || report.implementations.iter().map(|entry| entry.who);
-    let values = |who| {
+    let values = |who: Implementation| {
         let rounds = report.values(who, metric.id).into_iter();
-        Some(Values {
-            rounds: rounds
-                .map(|(round, value)| Round { round, value })
-                .collect(),
-            summary: report.summary(who, metric.id)?,
-            share_of_maximum: report.share_of_maximum(who, metric),
-            tool_bound: report.is_tool_bound(who, metric.id),
-        })
+        let rounds = rounds.map(|(round, value)| json!({"round": round, "value": value}));
+        let rounds = Rounds::new(rounds.collect(), report.summary(who, metric.id)?);
+        let mut values = json!(rounds);
+        values["share_of_maximum"] = json!(report.share_of_maximum(who, metric));
+        values["tool_bound"] = report.is_tool_bound(who, metric.id).into();
+        Some((who.name(), values))
     };
-    let adit = (Implementation::Adit, metric.id);
-    Measured {
-        metric: *metric,
-        tool: metric.step.tool(),
-        maximum: report.maximum(metric),
-        implementations: there()
-            .filter_map(|who| Some((who.name(), values(who)?)))
-            .collect(),
-        adit_to: there()
-            .filter(|&who| who != Implementation::Adit)
-            .filter_map(|who| Some((who.name(), report.ratio(adit, (who, metric.id))?)))
-            .collect(),
+    let values: BTreeMap<_, _> = there().filter_map(values).collect();
+    if values.is_empty() {
+        return None;
     }
+    let adit = (Implementation::Adit, metric.id);
+    let others = there().filter(|&who| who != Implementation::Adit);
+    let ratios = others.filter_map(|who| Some((who.name(), report.ratio(adit, (who, metric.id))?)));
+    let mut measured = json!(metric);
+    measured["tool"] = metric.step.tool().into();
+    measured["maximum"] = json!(report.maximum(metric));
+    measured["implementations"] = json!(values);
+    measured["adit_to"] = json!(ratios.collect::<BTreeMap<_, _>>());
+    Some(measured)
 }

@@ -2,6 +2,8 @@
 
 use serde::Serialize;
 
+use crate::stats::Ratio;
+
 /// What a value is to reach.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Limit {
@@ -44,6 +46,19 @@ impl GoalResult {
             value: Some(value),
             goal: limit.text(unit),
             met: limit.is_met(value),
+        }
+    }
+
+    /// A goal of a ratio, which is missed where there is none.
+    pub(crate) fn of_ratio(name: String, ratio: Option<Ratio>, limit: Limit) -> Self {
+        match ratio {
+            Some(ratio) => Self::new(name, ratio.value, limit, " ×"),
+            None => Self {
+                name,
+                value: None,
+                goal: limit.text(" ×"),
+                met: false,
+            },
         }
     }
 }

@@ -120,6 +120,18 @@ pub(crate) struct Entry {
     pub(crate) environment: Vec<(&'static str, String)>,
 }
 
+impl Entry {
+    /// One without a daemon.
+    pub(crate) fn plain(who: Implementation, version: &str) -> Self {
+        Self {
+            who,
+            version: version.to_owned(),
+            binary: None,
+            environment: Vec::new(),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -13,10 +13,26 @@ use std::time::{Duration, Instant};
 
 use adit_testbed::Host;
 use adit_testbed::process::{self, Process};
+use clap::Args;
 
 use crate::implementation::{Entry, Implementation};
 use crate::ipsec;
 use crate::sandbox::Failure;
+
+/// Which Adit is measured.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct AditArg {
+    /// The Adit to measure (the binary itself, no script), instead of building the one in the
+    /// repository.
+    #[arg(long, value_name = "PATH")]
+    adit: Option<PathBuf>,
+}
+
+impl AditArg {
+    pub(crate) fn path(&self) -> Option<&Path> {
+        self.adit.as_deref()
+    }
+}
 
 /// A build of one implementation takes minutes on a small machine, not longer.
 const BUILD: Duration = Duration::from_secs(1200);
@@ -327,7 +343,7 @@ pub(crate) fn embedders(names: &[&str]) -> Result<(), Failure> {
 /// given.
 pub(crate) fn find(who: Implementation, given: Option<&Path>) -> Result<Entry, Failure> {
     match who {
-        Implementation::Direct => Ok(plain(who, "no tunnel".to_owned())),
+        Implementation::Direct => Ok(Entry::plain(who, "no tunnel")),
         Implementation::Kernel => kernel(),
         Implementation::Ipsec => ipsec::find(),
         Implementation::Adit => adit(given, Flavour::Release),
@@ -371,21 +387,12 @@ pub(crate) fn find_all(
     Ok((there, left_out))
 }
 
-const fn plain(who: Implementation, version: String) -> Entry {
-    Entry {
-        who,
-        version,
-        binary: None,
-        environment: Vec::new(),
-    }
-}
-
 fn kernel() -> Result<Entry, Failure> {
     let host = Host::new()?;
     host.ip("link add name wg0 type wireguard")
         .map_err(|_| "this kernel has no WireGuard")?;
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease")?;
-    Ok(plain(Implementation::Kernel, release.trim().to_owned()))
+    Ok(Entry::plain(Implementation::Kernel, release.trim()))
 }
 
 /// The implementations (one at least). Each round starts with another, and every second round goes
@@ -436,7 +443,7 @@ mod tests {
 
     #[test]
     fn rounds_rotate_the_order_of_implementations() {
-        let all = Implementation::ALL.map(|who| plain(who, String::new()));
+        let all = Implementation::ALL.map(|who| Entry::plain(who, ""));
         let names = |round| -> Vec<Implementation> {
             let order = order(&all[..4], round);
             order.into_iter().map(|entry| entry.who).collect()

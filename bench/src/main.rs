@@ -27,6 +27,8 @@ mod pair;
 mod profile;
 mod report;
 mod reproduce;
+mod rounds;
+mod samples;
 mod sandbox;
 mod scale;
 mod sites;

@@ -6,6 +6,8 @@ use serde::Serialize;
 use adit_testbed::framing::{Family, Load};
 use adit_testbed::stats::to_f64;
 
+use crate::rounds::name;
+
 /// A measurement that can be asked for by name. One step gives one or more metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub(crate) enum Step {
@@ -95,8 +97,7 @@ impl Step {
     ];
 
     pub(crate) fn name(self) -> String {
-        let value = self.to_possible_value();
-        value.map_or_else(String::new, |value| value.get_name().to_owned())
+        name(self)
     }
 
     /// Seconds for which it loads the tunnel and measures, each time.

@@ -2,6 +2,10 @@
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Write};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use clap::Args;
+use serde::Serialize;
 
 use crate::sandbox::Failure;
 
@@ -20,6 +24,38 @@ fn write_to(to: &mut impl Write, text: &str) -> io::Result<()> {
     }
 }
 
+/// Whether JSON is asked for.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct JsonArg {
+    /// Write everything as JSON to FILE, or to standard output (the tables then go to standard
+    /// error).
+    ///
+    /// Fields are only ever added under the same `schema` number.
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-")]
+    json: Option<String>,
+}
+
+impl JsonArg {
+    pub(crate) fn open(&self) -> Result<Json, Failure> {
+        Json::open(self.json.as_deref())
+    }
+}
+
+/// Seconds since 1970.
+pub(crate) fn now() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| since.as_secs())
+}
+
+/// An error if a run is incomplete, or so many measurements failed.
+pub(crate) fn verdict(is_stopped: bool, failures: usize) -> Result<(), Failure> {
+    match failures {
+        _ if is_stopped => Err("the run is incomplete".into()),
+        0 => Ok(()),
+        count => Err(format!("what failed is listed above ({count})").into()),
+    }
+}
+
 /// Where the JSON goes.
 pub(crate) enum Json {
     Nowhere,
@@ -30,7 +66,7 @@ pub(crate) enum Json {
 impl Json {
     /// Opens the file before anything is measured: a run of an hour must not end with a path that
     /// cannot be written. The file keeps its contents until there is something better.
-    pub(crate) fn open(asked: Option<&str>) -> Result<Self, Failure> {
+    fn open(asked: Option<&str>) -> Result<Self, Failure> {
         Ok(match asked {
             None => Self::Nowhere,
             Some("-") => Self::StandardOutput,
@@ -44,11 +80,8 @@ impl Json {
 
     /// Prints tables for people, and JSON where it was asked for. If one cannot be written, the
     /// other still is.
-    pub(crate) fn publish(
-        self,
-        tables: &str,
-        document: impl FnOnce() -> Result<String, Failure>,
-    ) -> Result<(), Failure> {
+    pub(crate) fn publish(self, tables: &str, document: &impl Serialize) -> Result<(), Failure> {
+        let document = || serde_json::to_string_pretty(document);
         match self {
             Self::Nowhere => print(tables)?,
             Self::StandardOutput => {

@@ -17,7 +17,7 @@ use inferno::flamegraph;
 
 use crate::generator::Flood;
 use crate::implementation::{Entry, Implementation};
-use crate::install::{self, Flavour};
+use crate::install::{self, AditArg, Flavour};
 use crate::measure::wait;
 use crate::output;
 use crate::pair::{LinkedHosts, Placement, require_congestion};
@@ -46,10 +46,8 @@ pub(crate) struct ProfileArgs {
     /// All of one host on one core, all of the other on the other.
     #[arg(long)]
     pinned: bool,
-    /// The Adit to profile (the binary itself, no script), instead of building the one in the
-    /// repository.
-    #[arg(long, value_name = "PATH")]
-    adit: Option<PathBuf>,
+    #[command(flatten)]
+    adit: AditArg,
     /// How many functions to list.
     #[arg(long, default_value_t = 15)]
     top: usize,
@@ -79,7 +77,7 @@ pub(crate) fn run(args: &ProfileArgs) -> Result<(), Failure> {
     tools::require(&[&tools::LOAD[..], &[perf]].concat())?;
     require_congestion(&args.congestion)?;
     let entry = match args.implementation {
-        Implementation::Adit => install::adit(args.adit.as_deref(), Flavour::FramePointers)?,
+        Implementation::Adit => install::adit(args.adit.path(), Flavour::FramePointers)?,
         Implementation::Ceiling => install::adit(None, Flavour::WithoutAead)?,
         Implementation::Direct | Implementation::Kernel => {
             return Err("there is no daemon to profile".into());

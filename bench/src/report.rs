@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use adit_testbed::proc;
 use serde::Serialize;
@@ -10,7 +10,7 @@ use serde::Serialize;
 use crate::implementation::{Entry, Implementation};
 use crate::metric::{Better, Metric, Step, metric};
 use crate::stats::{Ratio, Summary, ratio, summary};
-use crate::tools;
+use crate::{output, tools};
 
 /// One value of one round, or of one of its turns.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -128,7 +128,6 @@ pub(crate) struct ComparisonReport {
 impl ComparisonReport {
     /// An empty run that starts now, on this machine.
     pub(crate) fn new(congestion: String, steps: Vec<Step>) -> Self {
-        let started = SystemTime::now().duration_since(UNIX_EPOCH);
         Self {
             implementations: Vec::new(),
             steps,
@@ -138,7 +137,7 @@ impl ComparisonReport {
             congestion,
             machine: Machine::here(),
             tools: tools::versions(),
-            started: started.map_or(0, |since| since.as_secs()),
+            started: output::now(),
             took: Duration::ZERO,
             clock: Instant::now(),
         }

@@ -15,6 +15,20 @@ pub(crate) struct Summary {
     pub(crate) rounds: usize,
 }
 
+/// A value in JSON: that of every round, and where they lie.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Rounds<T> {
+    rounds: Vec<T>,
+    #[serde(flatten)]
+    pub(crate) summary: Summary,
+}
+
+impl<T> Rounds<T> {
+    pub(crate) const fn new(rounds: Vec<T>, summary: Summary) -> Self {
+        Self { rounds, summary }
+    }
+}
+
 /// How one implementation stands to another, from rounds in which both ran.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(crate) struct Ratio {

@@ -23,6 +23,7 @@ use std::path::PathBuf;
 use adit_testbed::{interrupt, proc};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
+use serde_json::{Value, json};
 
 pub(crate) use device::{DeviceArgs, run as run_device};
 pub(crate) use net::{NetArgs, run as run_net};
@@ -30,12 +31,13 @@ pub(crate) use socks::{SocksArgs, run as run_socks};
 
 use crate::goals::{self, GoalResult, Limit};
 use crate::install;
-use crate::output::Json;
+use crate::output::{self, JsonArg};
 use crate::pair::require_congestion;
 use crate::report::Machine;
+use crate::rounds::Values;
 use crate::sandbox::Failure;
 use crate::tools;
-use table::{Comparison, ComparisonDocument, Values};
+use table::Comparison;
 use ways::{End, Program, Way};
 
 /// Compares Adit's library with others that programs embed.
@@ -48,6 +50,16 @@ use ways::{End, Program, Way};
 /// and 64, with the CPU time of both programs, pings beside one stream, and memory. All are started as
 /// root without a priority. Those with a TUN device are compared with each other, and so are those
 /// that TCP ends in. Proxies run as nobody, beside Adit with a TUN device and no proxy. Programs that are missing are built first, others' from the package registries.
+///
+/// JSON is one object with `schema` (1), `command`, `cpu`, `adit` (the AEAD kernel in use), `rounds` (of
+/// packets), `results`: one for each `way` and `len` (bytes), with the `median`, `min`, `max` and
+/// `spread` of `ns` a packet, and `faster`: how many times as fast as boringtun, with its interval.
+/// `machine`, `seconds`, and three comparisons, `streams` (TCP through a TUN device), `stacks` (TCP
+/// that ends in the program) and `proxies` (TCP through a proxy): each has `reference`, `measures`
+/// (`id`, `title`, `unit`) and `ways`. A way has `way`, `version`, by measure the value of every round,
+/// `median`, `min`, `max` and `spread`, and in `to_reference` its ratios. Each of the `goals` has
+/// `name`, `value` (null if it failed), `goal` and `met`. `notes` say what did not work, `stopped` why
+/// the run ended early.
 ///
 /// In a round all take turns, in an order that changes; numbers are medians of rounds. The second part
 /// needs root, iperf3, ping, ip and wg. Leaves nothing behind.
@@ -74,20 +86,8 @@ pub(crate) struct EmbedArgs {
     /// The program `adit` to measure as a proxy, instead of building it.
     #[arg(long, value_name = "PATH")]
     adit: Option<PathBuf>,
-    /// Write everything as JSON to FILE, or to standard output (the tables then go to standard
-    /// error).
-    ///
-    /// One object with `schema` (1), `command`, `cpu`, `adit` (the AEAD kernel in use), `rounds` (of
-    /// packets), `results`: one for each `way` and `len` (bytes), with the `median`, `min`, `max` and
-    /// `spread` of `ns` a packet, and `faster`: how many times as fast as boringtun, with its interval.
-    /// `machine`, `seconds`, and three comparisons, `streams` (TCP through a TUN device), `stacks` (TCP
-    /// that ends in the program) and `proxies` (TCP through a proxy): each has `reference`, `measures` (`id`, `title`, `unit`) and `ways`. A
-    /// way has `way`, `version`, by measure the value of every round, `median`, `min`, `max` and `spread`, and
-    /// in `to_reference` its ratios. Each of the `goals` has `name`, `value` (null if it failed), `goal` and
-    /// `met`. `notes` say what did not work, `stopped` why the run ended early. Fields are only ever added
-    /// under the same schema number.
-    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-")]
-    json: Option<String>,
+    #[command(flatten)]
+    json: JsonArg,
 }
 
 /// A part of the comparison.
@@ -148,41 +148,17 @@ struct Note {
     text: String,
 }
 
-#[derive(Serialize)]
-struct Document<'a> {
-    schema: u32,
-    command: &'static str,
-    cpu: String,
-    adit: &'static str,
-    rounds: u16,
-    results: &'a [packets::Row],
-    machine: &'a Machine,
-    seconds: u32,
-    streams: ComparisonDocument,
-    stacks: ComparisonDocument,
-    proxies: ComparisonDocument,
-    goals: Vec<GoalResult>,
-    notes: &'a [Note],
-    stopped: Option<&'a str>,
-}
-
 /// Measures and prints the tables.
 pub(crate) fn run(args: &EmbedArgs) -> Result<(), Failure> {
-    let json = Json::open(args.json.as_deref())?;
+    let json = args.json.open()?;
     let mut report = Report::begin(args)?;
     if let Err(stopped) = report.measure(args) {
         eprintln!("\nstopped: {stopped}");
         report.stopped = Some(stopped.to_string());
     }
     report.machine.finish();
-    json.publish(&report.text(args), || report.document(args))?;
-    if report.stopped.is_some() {
-        return Err("the run is incomplete".into());
-    }
-    match report.notes.len() {
-        0 => Ok(()),
-        count => Err(format!("what failed is listed above ({count})").into()),
-    }
+    json.publish(&report.text(args), &report.document(args))?;
+    output::verdict(report.stopped.is_some(), report.notes.len())
 }
 
 impl Report {
@@ -341,24 +317,23 @@ impl Report {
         out + &goals::table(&self.goals())
     }
 
-    fn document(&self, args: &EmbedArgs) -> Result<String, Failure> {
-        let document = Document {
-            schema: 1,
-            command: "embed",
-            cpu: crate::aead::cpu(),
-            adit: adit_aead::implementation(),
-            rounds: args.packet_rounds,
-            results: &self.packets,
-            machine: &self.machine,
-            seconds: args.seconds,
-            streams: self.streams.document(),
-            stacks: self.stacks.document(),
-            proxies: self.proxies.document(),
-            goals: self.goals(),
-            notes: &self.notes,
-            stopped: self.stopped.as_deref(),
-        };
-        Ok(serde_json::to_string_pretty(&document)?)
+    fn document(&self, args: &EmbedArgs) -> Value {
+        json!({
+            "schema": 1,
+            "command": "embed",
+            "cpu": crate::aead::cpu(),
+            "adit": adit_aead::implementation(),
+            "rounds": args.packet_rounds,
+            "results": self.packets,
+            "machine": self.machine,
+            "seconds": args.seconds,
+            "streams": self.streams.document(),
+            "stacks": self.stacks.document(),
+            "proxies": self.proxies.document(),
+            "goals": self.goals(),
+            "notes": self.notes,
+            "stopped": self.stopped,
+        })
     }
 }
 
@@ -405,7 +380,7 @@ mod tests {
     use clap::Parser;
 
     use super::*;
-    use table::Measure;
+    use crate::rounds::Measure;
 
     #[derive(Parser)]
     struct Cli {
@@ -436,11 +411,10 @@ mod tests {
 
     #[test]
     fn comparisons_measure_the_same_rates() {
-        let rates = |measures: &[Measure]| -> Vec<&str> {
-            measures[..4].iter().map(|&(id, ..)| id).collect()
-        };
+        let rates =
+            |measures: &[Measure]| -> Vec<&str> { measures[..4].iter().map(|it| it.id).collect() };
         assert_eq!(rates(&streams::MEASURES), rates(&stacks::MEASURES));
-        assert!(streams::MEASURES.iter().any(|&(id, ..)| id == streams::CPU));
+        assert!(streams::MEASURES.iter().any(|it| it.id == streams::CPU));
         assert_eq!(
             rates(&proxies::MEASURES)[..2],
             [streams::RATE, streams::CPU]

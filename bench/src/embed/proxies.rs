@@ -18,13 +18,13 @@ use adit_testbed::process::Process;
 use adit_testbed::stats::quantile;
 
 use super::stacks::{self, Load};
-use super::table::{Measure, Values};
 use super::ways::{Program, Way};
 use crate::daemon::{self, READY};
 use crate::hosts::Keys;
 use crate::implementation::{Entry, Implementation};
 use crate::install;
 use crate::pair::{LinkedHosts, Placement};
+use crate::rounds::{self, Measure, Values};
 use crate::sandbox::Failure;
 
 pub(super) const RATE: &str = "tcp1";
@@ -34,16 +34,16 @@ pub(super) const MEMORY: &str = "rss.one";
 pub(super) const SET_UP: &str = "set-up.p50";
 
 pub(super) const MEASURES: [Measure; 10] = [
-    (RATE, "one stream", "Gb/s", 2),
-    (CPU, "  CPU of the proxy", "s/GB", 2),
-    (BACK, "one stream back", "Gb/s", 2),
-    ("back1.cpu", "  CPU of the proxy", "s/GB", 2),
-    ("tcp64", "64 streams", "Gb/s", 2),
-    ("tcp64.cpu", "  CPU of the proxy", "s/GB", 2),
-    (SET_UP, "set-up of one", "µs", 0),
-    ("byte.p50", "byte beside", "µs", 0),
-    (MEMORY, "memory, one stream", "MiB", 1),
-    ("rss.peak", "memory, 64 streams", "MiB", 1),
+    rounds::measure(RATE, "one stream", "Gb/s", 2),
+    rounds::measure(CPU, "  CPU of the proxy", "s/GB", 2),
+    rounds::measure(BACK, "one stream back", "Gb/s", 2),
+    rounds::measure("back1.cpu", "  CPU of the proxy", "s/GB", 2),
+    rounds::measure("tcp64", "64 streams", "Gb/s", 2),
+    rounds::measure("tcp64.cpu", "  CPU of the proxy", "s/GB", 2),
+    rounds::measure(SET_UP, "set-up of one", "µs", 0),
+    rounds::measure("byte.p50", "byte beside", "µs", 0),
+    rounds::measure(MEMORY, "memory, one stream", "MiB", 1),
+    rounds::measure("rss.peak", "memory, 64 streams", "MiB", 1),
 ];
 
 const FILE: &str = "/run/proxy.conf";

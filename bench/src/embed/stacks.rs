@@ -22,23 +22,23 @@ use adit_testbed::stats::quantile;
 use adit_testbed::{Host, proc};
 use serde::{Deserialize, Serialize};
 
-use super::table::{Measure, Values};
 use super::ways::Program;
 use crate::daemon::{self, READY};
 use crate::hosts::Keys;
 use crate::implementation::Implementation;
 use crate::install;
 use crate::pair::{LinkedHosts, Placement};
+use crate::rounds::{self, Measure, Values};
 use crate::sandbox::Failure;
 
 pub(super) const MEASURES: [Measure; 7] = [
-    ("tcp1", "one stream", "Gb/s", 2),
-    ("tcp1.cpu", "  CPU of both", "s/GB", 2),
-    ("tcp64", "64 streams", "Gb/s", 2),
-    ("tcp64.cpu", "  CPU of both", "s/GB", 2),
-    ("byte.p50", "byte beside", "µs", 0),
-    ("byte.p99", "  p99", "µs", 0),
-    ("rss.peak", "memory, peak", "MiB", 1),
+    rounds::measure("tcp1", "one stream", "Gb/s", 2),
+    rounds::measure("tcp1.cpu", "  CPU of both", "s/GB", 2),
+    rounds::measure("tcp64", "64 streams", "Gb/s", 2),
+    rounds::measure("tcp64.cpu", "  CPU of both", "s/GB", 2),
+    rounds::measure("byte.p50", "byte beside", "µs", 0),
+    rounds::measure("byte.p99", "  p99", "µs", 0),
+    rounds::measure("rss.peak", "memory, peak", "MiB", 1),
 ];
 
 /// Where a stream is read to its end.

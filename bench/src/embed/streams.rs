@@ -2,11 +2,11 @@
 
 use adit_testbed::framing::Family;
 
-use super::table::{Measure, Values};
 use super::ways::Program;
 use crate::measure::{self, account};
 use crate::metric::Step;
 use crate::pair::LinkedHosts;
+use crate::rounds::{self, Measure, Values};
 use crate::sandbox::Failure;
 use crate::tools::Iperf;
 
@@ -14,13 +14,13 @@ pub(super) const RATE: &str = "tcp1";
 pub(super) const CPU: &str = "tcp1.cpu";
 
 pub(super) const MEASURES: [Measure; 7] = [
-    (RATE, "one stream", "Gb/s", 2),
-    (CPU, "  CPU of both", "s/GB", 2),
-    ("tcp64", "64 streams", "Gb/s", 2),
-    ("tcp64.cpu", "  CPU of both", "s/GB", 2),
-    ("ping-load.p50", "ping beside", "µs", 0),
-    ("ping-load.p99", "  p99", "µs", 0),
-    ("rss.peak", "memory, peak", "MiB", 1),
+    rounds::measure(RATE, "one stream", "Gb/s", 2),
+    rounds::measure(CPU, "  CPU of both", "s/GB", 2),
+    rounds::measure("tcp64", "64 streams", "Gb/s", 2),
+    rounds::measure("tcp64.cpu", "  CPU of both", "s/GB", 2),
+    rounds::measure("ping-load.p50", "ping beside", "µs", 0),
+    rounds::measure("ping-load.p99", "  p99", "µs", 0),
+    rounds::measure("rss.peak", "memory, peak", "MiB", 1),
 ];
 
 /// Seconds of each load that do not count.

@@ -3,17 +3,13 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use serde::Serialize;
+use serde_json::{Value, json};
 
 use super::ways::{Program, Way};
 use crate::goals::{GoalResult, Limit};
-use crate::stats::{self, Ratio, Summary};
-
-/// Id, title, unit, and decimal places.
-pub(super) type Measure = (&'static str, &'static str, &'static str, usize);
-
-/// Values of one round, by the id of their measure.
-pub(super) type Values = Vec<(&'static str, f64)>;
+use crate::rounds::{Measure, Values};
+use crate::samples::RoundValues;
+use crate::stats::Ratio;
 
 /// Programs that are compared with each other.
 pub(super) struct Comparison {
@@ -22,43 +18,7 @@ pub(super) struct Comparison {
     /// The one that the others are compared with.
     reference: Way,
     programs: Vec<Program>,
-    samples: BTreeMap<(Way, &'static str), Vec<Round>>,
-}
-
-#[derive(Clone, Copy, Serialize)]
-struct Round {
-    round: u32,
-    value: f64,
-}
-
-#[derive(Serialize)]
-pub(super) struct ComparisonDocument {
-    reference: Way,
-    measures: Vec<MeasureDocument>,
-    ways: Vec<WayDocument>,
-}
-
-#[derive(Serialize)]
-struct MeasureDocument {
-    id: &'static str,
-    title: &'static str,
-    unit: &'static str,
-}
-
-#[derive(Serialize)]
-struct WayDocument {
-    way: Way,
-    version: String,
-    measures: BTreeMap<&'static str, Rounds>,
-    /// As a multiple of the reference; nothing of itself.
-    to_reference: BTreeMap<&'static str, Ratio>,
-}
-
-#[derive(Serialize)]
-struct Rounds {
-    rounds: Vec<Round>,
-    #[serde(flatten)]
-    summary: Summary,
+    samples: RoundValues<(Way, &'static str)>,
 }
 
 impl Comparison {
@@ -73,7 +33,7 @@ impl Comparison {
             measures,
             reference,
             programs,
-            samples: BTreeMap::new(),
+            samples: RoundValues::new(),
         }
     }
 
@@ -84,35 +44,20 @@ impl Comparison {
     /// What a round of one program found; what has no column is left out.
     pub(super) fn add(&mut self, round: u32, way: Way, values: Values) {
         for (id, value) in values {
-            if self.measures.iter().any(|(known, ..)| *known == id) {
-                let rounds = self.samples.entry((way, id)).or_default();
-                rounds.push(Round { round, value });
+            if self.measures.iter().any(|measure| measure.id == id) {
+                self.samples.add((way, id), round, value);
             }
         }
     }
 
-    fn rounds(&self, way: Way, id: &'static str) -> &[Round] {
-        self.samples.get(&(way, id)).map_or(&[], Vec::as_slice)
-    }
-
-    fn summary(&self, way: Way, id: &'static str) -> Option<Summary> {
-        let values: Vec<f64> = self.rounds(way, id).iter().map(|it| it.value).collect();
-        stats::summary(&values)
-    }
-
     /// The median of a way.
     pub(super) fn median(&self, way: Way, id: &'static str) -> Option<f64> {
-        Some(self.summary(way, id)?.median)
+        Some(self.samples.summary(&(way, id))?.median)
     }
 
     /// One way's values over another's, from rounds that both finished.
     fn ratio(&self, way: Way, to: Way, id: &'static str) -> Option<Ratio> {
-        let theirs = self.rounds(to, id);
-        let pairs = self.rounds(way, id).iter().filter_map(|ours| {
-            let same = theirs.iter().find(|theirs| theirs.round == ours.round)?;
-            Some((ours.value, same.value))
-        });
-        stats::ratio(&pairs.collect::<Vec<_>>())
+        self.samples.ratio(&(way, id), &(to, id))
     }
 
     /// How one way stands to another; nothing unless both were to be measured.
@@ -126,43 +71,29 @@ impl Comparison {
         if !self.has(way) || !self.has(to) {
             return None;
         }
-        let name = name.to_owned();
-        Some(match self.ratio(way, to, id) {
-            Some(ratio) => GoalResult::new(name, ratio.value, limit, " ×"),
-            None => GoalResult {
-                name,
-                value: None,
-                goal: limit.text(" ×"),
-                met: false,
-            },
-        })
+        let ratio = self.ratio(way, to, id);
+        Some(GoalResult::of_ratio(name.to_owned(), ratio, limit))
     }
 
-    pub(super) fn document(&self) -> ComparisonDocument {
-        let ids = || self.measures.iter().map(|&(id, ..)| id);
-        let rounds = |way, id| {
-            Some(Rounds {
-                rounds: self.rounds(way, id).to_vec(),
-                summary: self.summary(way, id)?,
-            })
+    /// As JSON: ratios are multiples of the reference; nothing of itself.
+    pub(super) fn document(&self) -> Value {
+        let ids = || self.measures.iter().map(|measure| measure.id);
+        let way = |program: &Program| {
+            let way = program.way;
+            let measures = ids().filter_map(|id| Some((id, self.samples.rounds(&(way, id))?)));
+            let ratios = ids()
+                .filter(|_| way != self.reference)
+                .filter_map(|id| Some((id, self.ratio(way, self.reference, id)?)));
+            json!({"way": way, "version": program.version,
+                "measures": measures.collect::<BTreeMap<_, _>>(),
+                "to_reference": ratios.collect::<BTreeMap<_, _>>()})
         };
-        let way = |program: &Program| WayDocument {
-            way: program.way,
-            version: program.version.clone(),
-            measures: ids()
-                .filter_map(|id| Some((id, rounds(program.way, id)?)))
-                .collect(),
-            to_reference: ids()
-                .filter(|_| program.way != self.reference)
-                .filter_map(|id| Some((id, self.ratio(program.way, self.reference, id)?)))
-                .collect(),
-        };
-        let measure = |&(id, title, unit, _): &Measure| MeasureDocument { id, title, unit };
-        ComparisonDocument {
-            reference: self.reference,
-            measures: self.measures.iter().map(measure).collect(),
-            ways: self.programs.iter().map(way).collect(),
-        }
+        let measure = |it: &Measure| json!({"id": it.id, "title": it.title, "unit": it.unit});
+        json!({
+            "reference": self.reference,
+            "measures": self.measures.iter().map(measure).collect::<Value>(),
+            "ways": self.programs.iter().map(way).collect::<Value>(),
+        })
     }
 
     /// Medians with half their range, and below them ratios with their intervals; nothing of no program.
@@ -177,13 +108,14 @@ impl Comparison {
             self.title,
             names.map(|name| Some(name.to_owned())),
         );
-        for &(id, title, unit, places) in self.measures {
+        for measure in self.measures {
+            let (id, places) = (measure.id, measure.places);
             let medians = self.programs.iter().map(|program| {
-                let summary = self.summary(program.way, id)?;
+                let summary = self.samples.summary(&(program.way, id))?;
                 let (median, spread) = (summary.median, summary.spread * 100.0);
                 Some(format!("{median:.places$} ±{spread:.0} %"))
             });
-            line(&mut out, &format!("{title}, {unit}"), medians);
+            line(&mut out, &measure.label(), medians);
             let ratios = self.programs.iter().map(|program| {
                 if program.way == self.reference {
                     return Some(String::new());
@@ -216,8 +148,9 @@ fn line(out: &mut String, name: &str, cells: impl Iterator<Item = Option<String>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rounds::measure;
 
-    const MEASURES: [Measure; 1] = [("tcp1", "1 stream", "Gb/s", 2)];
+    const MEASURES: [Measure; 1] = [measure("tcp1", "1 stream", "Gb/s", 2)];
 
     fn comparison() -> Comparison {
         let program = |way| Program {
@@ -241,7 +174,7 @@ mod tests {
         let ways = (Way::AditEngine, Way::Gotatun);
         let goal = comparison.goal("a stream", ways, "tcp1", Limit::AtLeast(4.0));
         assert_eq!(goal.unwrap().value, Some(5.0));
-        let document = serde_json::to_value(comparison.document()).unwrap();
+        let document = comparison.document();
         let ways = &document["ways"];
         assert_eq!(ways[0]["measures"]["tcp1"]["median"], 6.0);
         assert_eq!(ways[0]["measures"]["tcp1"]["rounds"][1]["value"], 100.0);

@@ -2,14 +2,7 @@
 
 use super::Case;
 use crate::goals::Limit::{self, AtLeast, AtMost};
-
-/// A quantity that is measured in a case.
-pub(super) struct Measure {
-    pub(super) id: &'static str,
-    pub(super) title: &'static str,
-    pub(super) unit: &'static str,
-    pub(super) places: usize,
-}
+use crate::rounds::{Measure, measure};
 
 pub(super) const STREAM: &str = "stream";
 pub(super) const STREAM_BESIDE: &str = "stream_beside";
@@ -168,20 +161,6 @@ pub(super) const MEASURES: [Measure; 66] = [
     measure(REKEY_CPU_RATE, "  handshakes a CPU second", "1/s", 0),
     measure(REKEY_GAP, "  longest time without an answer", "ms", 0),
 ];
-
-const fn measure(
-    id: &'static str,
-    title: &'static str,
-    unit: &'static str,
-    places: usize,
-) -> Measure {
-    Measure {
-        id,
-        title,
-        unit,
-        places,
-    }
-}
 
 /// How a value and its goal compare.
 #[derive(Clone, Copy, Debug, PartialEq)]

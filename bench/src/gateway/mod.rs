@@ -26,20 +26,15 @@ mod tunnels;
 #[cfg(test)]
 mod tests;
 
-use std::path::PathBuf;
-
-use adit_testbed::interrupt;
 use clap::{Args, ValueEnum};
-use serde::Serialize;
 
 use crate::implementation::{Entry, Implementation};
-use crate::install;
-use crate::output::Json;
+use crate::output::JsonArg;
 use crate::pair::require_congestion;
+use crate::rounds::{Experiment, RoundArgs, Values};
 use crate::sandbox::Failure;
 use crate::tools;
 use measures::MEASURES;
-use report::GatewayReport;
 pub(crate) use tunnels::{Tunnels, inner};
 
 /// Measures what a gateway with many peers and interfaces needs: isolation, fairness, overload.
@@ -60,44 +55,32 @@ pub(crate) use tunnels::{Tunnels, inner};
 ///
 /// `adit-lab chart FILE --out DIR` draws the curves of what `--json=FILE` wrote.
 ///
+/// JSON is one object with `schema` (1), `command`, `started`, `machine`, `rounds`,
+/// `congestion_control` and `implementations`. Each of the `cases` has `measures`, and each of
+/// these, for each implementation, the value of every round, `median`, `min`, `max` and `spread`;
+/// in `cannot` it has the reason why an implementation has no value at all. Each of the `goals`
+/// has `name`, `value`, `goal` and `met`. `notes` say what did not work.
+///
 /// Needs root, iperf3, ping, ip, tc and wg. Leaves nothing behind.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct GatewayArgs {
-    /// How many rounds.
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
-    rounds: u32,
+    #[command(flatten)]
+    rounds: RoundArgs,
     /// Measure only these cases.
     #[arg(long, value_delimiter = ',', value_name = "CASE")]
     only: Vec<Case>,
-    /// Run only these.
-    #[arg(long, value_delimiter = ',', value_name = "NAME")]
-    implementations: Vec<Implementation>,
-    /// The Adit to measure (the binary itself, no script), instead of building the one in the
-    /// repository.
-    #[arg(long, value_name = "PATH")]
-    adit: Option<PathBuf>,
     /// How many peers the case `state` loads. Other implementations get 20,000 at most.
     #[arg(long, default_value_t = 500_000, value_name = "PEERS", value_parser = clap::value_parser!(u32).range(1000..=1_000_000))]
     silent_peers: u32,
     /// TCP's congestion control.
     #[arg(long, default_value = "cubic")]
     congestion: String,
-    /// Write everything as JSON to FILE, or to standard output (the tables then go to standard
-    /// error).
-    ///
-    /// One object with `schema` (1), `command`, `started`, `machine`, `rounds`,
-    /// `congestion_control` and `implementations`. Each of the `cases` has `measures`, and each of
-    /// these, for each implementation, the value of every round, `median`, `min`, `max` and `spread`;
-    /// in `cannot` it has the reason why an implementation has no value at all. Each of the `goals`
-    /// has `name`, `value`, `goal` and `met`. `notes` say what did not work. Fields are only ever
-    /// added under the same schema number.
-    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-")]
-    json: Option<String>,
+    #[command(flatten)]
+    json: JsonArg,
 }
 
 /// What is measured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 enum Case {
     /// One peer behind 10 Mb/s.
     Slow,
@@ -115,29 +98,23 @@ enum Case {
     FourTunnels,
     /// One idle interface.
     #[value(name = "interfaces-1")]
-    #[serde(rename = "interfaces-1")]
     Interfaces1,
     /// 10 of them.
     #[value(name = "interfaces-10")]
-    #[serde(rename = "interfaces-10")]
     Interfaces10,
     /// 100 of them.
     #[value(name = "interfaces-100")]
-    #[serde(rename = "interfaces-100")]
     Interfaces100,
     /// A thousand interfaces in one process; a hundred where each needs a process of its own.
     Interfaces,
     /// Bulk TCP to two peers.
     #[value(name = "peers-2")]
-    #[serde(rename = "peers-2")]
     Peers2,
     /// Bulk TCP to 8 peers.
     #[value(name = "peers-8")]
-    #[serde(rename = "peers-8")]
     Peers8,
     /// Bulk TCP to 64 peers.
     #[value(name = "peers-64")]
-    #[serde(rename = "peers-64")]
     Peers64,
     /// More UDP than can be carried, in one direction.
     Overload,
@@ -145,54 +122,24 @@ enum Case {
     OverloadBoth,
     /// One active peer that the lab plays.
     #[value(name = "peers-active-1")]
-    #[serde(rename = "peers-active-1")]
     Active1,
     /// 10 of them.
     #[value(name = "peers-active-10")]
-    #[serde(rename = "peers-active-10")]
     Active10,
     /// 100 of them.
     #[value(name = "peers-active-100")]
-    #[serde(rename = "peers-active-100")]
     Active100,
     /// 1,000 of them.
     #[value(name = "peers-active-1000")]
-    #[serde(rename = "peers-active-1000")]
     Active1000,
     /// 10,000 of them.
     #[value(name = "peers-active-10000")]
-    #[serde(rename = "peers-active-10000")]
     Active10000,
     /// Half a million peers, most of them silent.
     State,
 }
 
 impl Case {
-    const ALL: [Self; 22] = [
-        Self::Slow,
-        Self::SlowPeers,
-        Self::BlackHole,
-        Self::NoNeighbour,
-        Self::NoRoute,
-        Self::ClosedPort,
-        Self::FourTunnels,
-        Self::Interfaces1,
-        Self::Interfaces10,
-        Self::Interfaces100,
-        Self::Interfaces,
-        Self::Peers2,
-        Self::Peers8,
-        Self::Peers64,
-        Self::Overload,
-        Self::OverloadBoth,
-        Self::Active1,
-        Self::Active10,
-        Self::Active100,
-        Self::Active1000,
-        Self::Active10000,
-        Self::State,
-    ];
-
     /// The same load with more and more peers.
     const ACTIVE: [Self; 5] = [
         Self::Active1,
@@ -201,33 +148,6 @@ impl Case {
         Self::Active1000,
         Self::Active10000,
     ];
-
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Slow => "slow",
-            Self::SlowPeers => "slow-peers",
-            Self::BlackHole => "black-hole",
-            Self::NoNeighbour => "no-neighbour",
-            Self::NoRoute => "no-route",
-            Self::ClosedPort => "closed-port",
-            Self::FourTunnels => "four-tunnels",
-            Self::Interfaces1 => "interfaces-1",
-            Self::Interfaces10 => "interfaces-10",
-            Self::Interfaces100 => "interfaces-100",
-            Self::Interfaces => "interfaces",
-            Self::Peers2 => "peers-2",
-            Self::Peers8 => "peers-8",
-            Self::Peers64 => "peers-64",
-            Self::Overload => "overload",
-            Self::OverloadBoth => "overload-both",
-            Self::Active1 => "peers-active-1",
-            Self::Active10 => "peers-active-10",
-            Self::Active100 => "peers-active-100",
-            Self::Active1000 => "peers-active-1000",
-            Self::Active10000 => "peers-active-10000",
-            Self::State => "state",
-        }
-    }
 
     /// One round.
     fn measure(self, entry: &Entry, args: &GatewayArgs) -> Result<Values, Failure> {
@@ -256,59 +176,18 @@ impl Case {
     }
 }
 
-/// Values of one round, by the id of their measure.
-type Values = Vec<(&'static str, f64)>;
-
 /// Runs all cases.
 pub(crate) fn run(args: &GatewayArgs) -> Result<(), Failure> {
     tools::require(&tools::LOAD)?;
     require_congestion(&args.congestion)?;
-    let json = Json::open(args.json.as_deref())?;
-    let mut report = GatewayReport::new(args.rounds, &args.congestion);
-    report.find(args)?;
-    let cases = if args.only.is_empty() {
-        Case::ALL.to_vec()
-    } else {
-        args.only.clone()
-    };
-    if let Err(why) = rounds(args, &cases, &mut report) {
-        eprintln!("\nstopped: {why}");
-        report.stopped = Some(why.to_string());
-    }
-    report.machine.finish();
-    json.publish(&report.table(), || {
-        Ok(serde_json::to_string_pretty(&report.document())?)
-    })?;
-    match (&report.stopped, report.failures()) {
-        (Some(_), _) => Err("the run is incomplete".into()),
-        (None, 0) => Ok(()),
-        (None, count) => Err(format!("what failed is listed above ({count})").into()),
-    }
-}
-
-/// Measures every case with every implementation, until it is interrupted.
-fn rounds(args: &GatewayArgs, cases: &[Case], report: &mut GatewayReport) -> Result<(), Failure> {
-    for round in 1..=args.rounds {
-        eprintln!("round {round} of {}", args.rounds);
-        for entry in install::order(&report.implementations, round) {
-            for &case in cases {
-                interrupt::check()?;
-                eprint!("  {:<14}{:<20}", entry.who.name(), case.name());
-                match case.measure(&entry, args) {
-                    Ok(values) => {
-                        eprintln!("{}", progress(case, &values));
-                        report.add(case, entry.who, values);
-                    }
-                    Err(why) => {
-                        interrupt::check()?;
-                        eprintln!("failed: {why}");
-                        report.note(round, entry.who, case, &why);
-                    }
-                }
-            }
-        }
-    }
-    Ok(())
+    let json = args.json.open()?;
+    let mut run = Experiment::new(&MEASURES);
+    let measure = |entry: &Entry, case: Case| case.measure(entry, args);
+    run.run(&args.rounds, &args.only, measure, progress)?;
+    let goals = report::goals(&run);
+    let mut document = run.document("gateway", "case", &goals);
+    document["congestion_control"] = args.congestion.as_str().into();
+    run.publish(json, &report::table(&run, &goals), &document)
 }
 
 /// The values that goals are about.

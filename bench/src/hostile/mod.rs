@@ -3,7 +3,7 @@
 //! - `hosts`: the server, a client of it, and a host that has any address;
 //! - `clients`: peers that the lab is itself;
 //! - `attack`: what is sent;
-//! - `report`: the table and the document.
+//! - `report`: the measures and the goals.
 
 mod attack;
 mod clients;
@@ -14,23 +14,20 @@ mod report;
 mod tests;
 
 use std::net::IpAddr;
-use std::path::PathBuf;
 use std::time::Duration;
 
-use adit_testbed::interrupt;
 use adit_testbed::stats::{quantile, to_f64};
 use clap::{Args, ValueEnum};
-use serde::Serialize;
 
-use crate::implementation::{Entry, Implementation};
-use crate::install;
+use crate::implementation::Entry;
 use crate::measure::wait;
-use crate::output::Json;
+use crate::output::JsonArg;
+use crate::rounds::{Experiment, RoundArgs, Values};
 use crate::sandbox::Failure;
 use crate::tools;
 use attack::Attacker;
 use hosts::{HONEST, Hosts};
-use report::HostileReport;
+use report::MEASURES;
 
 /// Measures what floods of forged messages do to a server.
 ///
@@ -40,40 +37,30 @@ use report::HostileReport;
 /// connect, and memory, beside the attack. The attacker, the server and the client share the
 /// machine. One attack takes some 20 seconds.
 ///
+/// JSON is one object with `schema` (1), `command`, `started`, `machine`, `rounds`, `rate` and
+/// `implementations`. Each of the `attacks` has `measures`, and each of these, for each
+/// implementation, the value of every round, `median`, `min`, `max` and `spread`; in `cannot` it has
+/// the reason why an implementation has no value at all. Each of the `goals` has `name`, `value`,
+/// `goal` and `met`. `notes` say what did not work.
+///
 /// Needs root, iperf3, ping, ip and wg. Leaves nothing behind.
 #[derive(Args, Clone, Debug)]
+#[command(mut_arg("rounds", |rounds| rounds.default_value("3")))]
 pub(crate) struct HostileArgs {
-    /// How many rounds.
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
-    rounds: u32,
+    #[command(flatten)]
+    rounds: RoundArgs,
     /// How many messages a second the attacker sends.
     #[arg(long, default_value = "250000")]
     rate: Rate,
     /// Only these attacks.
     #[arg(long, value_delimiter = ',', value_name = "ATTACK")]
     only: Vec<Attack>,
-    /// Run only these.
-    #[arg(long, value_delimiter = ',', value_name = "NAME")]
-    implementations: Vec<Implementation>,
-    /// The Adit to measure (the binary itself, no script), instead of building the one in the
-    /// repository.
-    #[arg(long, value_name = "PATH")]
-    adit: Option<PathBuf>,
-    /// Write everything as JSON to FILE, or to standard output (the table then goes to standard
-    /// error).
-    ///
-    /// One object with `schema` (1), `command`, `machine`, `rounds`, `rate` and `implementations`.
-    /// Each of the `attacks` has `measures`, and each of these, for each implementation, the value
-    /// of every round, `median`, `min`, `max` and `spread`. Each of the `goals` has `name`,
-    /// `value`, `goal` and `met`. `notes` say what did not work. Fields are only ever added under
-    /// the same schema number.
-    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-")]
-    json: Option<String>,
+    #[command(flatten)]
+    json: JsonArg,
 }
 
 /// Messages a second.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-#[serde(transparent)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Rate(f64);
 
 impl std::str::FromStr for Rate {
@@ -88,8 +75,7 @@ impl std::str::FromStr for Rate {
 }
 
 /// What the server is flooded with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 enum Attack {
     /// Initiations with a right mac1 of unknown keys, from one source.
     OneSource,
@@ -97,7 +83,6 @@ enum Attack {
     Sources,
     /// Initiations with a wrong mac1, from 4,096 forged sources.
     #[value(name = "wrong-mac1")]
-    #[serde(rename = "wrong-mac1")]
     WrongMac1,
     /// Initiations of which one in eight has a valid mac2, replayed from 32 sources.
     Cookies,
@@ -110,35 +95,6 @@ enum Attack {
     /// Data messages of a peer.
     Peer,
 }
-
-impl Attack {
-    const ALL: [Self; 8] = [
-        Self::OneSource,
-        Self::Sources,
-        Self::WrongMac1,
-        Self::Cookies,
-        Self::UnknownIndices,
-        Self::BadTags,
-        Self::Replays,
-        Self::Peer,
-    ];
-
-    const fn name(self) -> &'static str {
-        match self {
-            Self::OneSource => "one-source",
-            Self::Sources => "sources",
-            Self::WrongMac1 => "wrong-mac1",
-            Self::Cookies => "cookies",
-            Self::UnknownIndices => "unknown-indices",
-            Self::BadTags => "bad-tags",
-            Self::Replays => "replays",
-            Self::Peer => "peer",
-        }
-    }
-}
-
-/// Values of one round, by the id of their measure.
-type Values = Vec<(&'static str, f64)>;
 
 const STREAM: &str = "stream";
 const STREAM_CLOSED: &str = "stream_closed_port";
@@ -213,42 +169,22 @@ fn measure(entry: &Entry, attack: Attack, rate: Rate) -> Result<Values, Failure>
 /// Runs all attacks.
 pub(crate) fn run(args: &HostileArgs) -> Result<(), Failure> {
     tools::require(&tools::LOAD)?;
-    let json = Json::open(args.json.as_deref())?;
-    let mut report = HostileReport::new(args.rounds, args.rate);
-    report.find(args)?;
-    let attacks = if args.only.is_empty() {
-        Attack::ALL.to_vec()
-    } else {
-        args.only.clone()
-    };
-    for round in 1..=args.rounds {
-        eprintln!("round {round} of {}", args.rounds);
-        for entry in install::order(&report.implementations, round) {
-            for &attack in &attacks {
-                interrupt::check()?;
-                eprint!("  {:<14}{:<16}", entry.who.name(), attack.name());
-                match measure(&entry, attack, args.rate) {
-                    Ok(values) => {
-                        eprintln!("{}", progress(&values));
-                        report.add(attack, entry.who, values);
-                    }
-                    Err(why) => {
-                        interrupt::check()?;
-                        eprintln!("failed: {why}");
-                        report.note(round, entry.who, attack, &why);
-                    }
-                }
-            }
-        }
-    }
-    report.machine.finish();
-    json.publish(&report.table(), || {
-        Ok(serde_json::to_string_pretty(&report.document())?)
-    })
+    let json = args.json.open()?;
+    let mut run = Experiment::new(&MEASURES);
+    let measure = |entry: &Entry, attack| measure(entry, attack, args.rate);
+    run.run(&args.rounds, &args.only, measure, progress)?;
+    let goals = report::goals(&run);
+    let mut document = run.document("hostile", "attack", &goals);
+    document["rate"] = args.rate.0.into();
+    run.publish(
+        json,
+        &(run.tables(run.parts()) + &run.end(&goals)),
+        &document,
+    )
 }
 
 /// The values that goals are about.
-fn progress(values: &Values) -> String {
+fn progress(_: Attack, values: &Values) -> String {
     let of = |id| {
         values
             .iter()

@@ -1,13 +1,11 @@
 use super::*;
+use crate::implementation::Implementation;
 
-fn report(rounds: &[(Attack, f64, f64)]) -> HostileReport {
-    let mut report = HostileReport::new(1, Rate(1e5));
-    report.implementations.push(Entry {
-        who: Implementation::Adit,
-        version: "test".to_owned(),
-        binary: None,
-        environment: Vec::new(),
-    });
+fn report(rounds: &[(Attack, f64, f64)]) -> Experiment<Attack> {
+    let mut report = Experiment::new(&MEASURES);
+    report
+        .implementations
+        .push(Entry::plain(Implementation::Adit, "test"));
     for &(attack, kept, connected) in rounds {
         let values = vec![(KEPT, kept), (CONNECTED, connected)];
         report.add(attack, Implementation::Adit, values);
@@ -24,7 +22,7 @@ fn goals_depend_on_the_attack_and_are_judged_on_medians() {
         (Attack::BadTags, 0.7, 19.0),
         (Attack::Peer, 0.1, 20.0),
     ]);
-    let goals = report.goals();
+    let goals = report::goals(&report);
     let judged: Vec<_> = goals
         .iter()
         .map(|goal| (goal.name.as_str(), goal.met))
@@ -42,15 +40,16 @@ fn goals_depend_on_the_attack_and_are_judged_on_medians() {
 #[test]
 fn the_table_and_the_document_hold_what_was_measured() {
     let report = report(&[(Attack::WrongMac1, 0.75, 17.0)]);
-    let table = report.table();
+    let goals = report::goals(&report);
+    let table = report.tables(report.parts()) + &report.end(&goals);
     assert!(
         table.contains("wrong-mac1") && table.contains("0.75") && table.contains("MISSED"),
         "{table}"
     );
-    let json = serde_json::to_value(report.document()).unwrap();
-    assert_eq!((&json["schema"], &json["rate"]), (&1.into(), &1e5.into()));
+    let json = report.document("hostile", "attack", &goals);
+    assert_eq!(json["schema"], 1);
     assert_eq!(json["attacks"][0]["attack"], "wrong-mac1");
-    let connected = &json["attacks"][0]["measures"][6];
+    let connected = &json["attacks"][0]["measures"][1];
     assert_eq!(connected["name"], CONNECTED);
     assert_eq!(connected["implementations"]["adit"]["median"], 17.0);
     assert_eq!(json["goals"][1]["met"], false);

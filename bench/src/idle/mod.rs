@@ -5,26 +5,25 @@
 
 mod limits;
 
-use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use adit_testbed::framing::Family;
 use adit_testbed::stats::quantile;
 use adit_testbed::{interrupt, proc};
 use clap::Args;
-use serde::Serialize;
+use serde_json::{Value, json};
 
 use crate::goals::{self, GoalResult, Limit};
 use crate::hosts;
 use crate::implementation::{Entry, Implementation};
 use crate::install;
 use crate::measure::wait;
-use crate::output::Json;
+use crate::output::JsonArg;
 use crate::pair::{LinkedHosts, Placement};
 use crate::report::Machine;
+use crate::rounds::{self, Measure, RoundArgs, Samples, Values, measure};
 use crate::sandbox::Failure;
-use crate::stats::{Summary, summary};
+use crate::stats::summary;
 use crate::tools::{self, Iperf};
 use limits::Limits;
 
@@ -36,52 +35,39 @@ use limits::Limits;
 /// router has, and a TCP stream and pings go through it. One implementation takes some 90 seconds a
 /// round.
 ///
+/// JSON is one object with `schema` (1), `command`, `machine`, `rounds`, `seconds`, `implementations`,
+/// `measures`, `goals` and `notes`. Each of the `measures` has `id`, `title`, `unit` and, for each
+/// implementation, the value of every round, `median`, `min`, `max` and `spread`. Each of the
+/// `goals` has `name`, `value`, `goal` and `met`. `notes` say what did not work.
+///
 /// Needs root, iperf3, ping, ip and wg; the small router needs control groups. Leaves nothing behind.
 #[derive(Args, Clone, Debug)]
+#[command(mut_arg("rounds", |rounds| rounds.default_value("3")))]
 pub(crate) struct IdleArgs {
-    /// How many rounds.
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
-    rounds: u32,
+    #[command(flatten)]
+    rounds: RoundArgs,
     /// Seconds that silence is watched.
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=600))]
     seconds: u32,
-    /// Run only these.
-    #[arg(long, value_delimiter = ',', value_name = "NAME")]
-    implementations: Vec<Implementation>,
-    /// The Adit to measure (the binary itself, no script), instead of building the one in the
-    /// repository.
-    #[arg(long, value_name = "PATH")]
-    adit: Option<PathBuf>,
-    /// Write everything as JSON to FILE, or to standard output (the table then goes to standard
-    /// error).
-    ///
-    /// One object with `schema` (1), `command`, `machine`, `rounds`, `seconds`, `implementations`,
-    /// `measures`, `goals` and `notes`. Each of the `measures` has `id`, `title`, `unit` and, for each
-    /// implementation, the value of every round, `median`, `min`, `max` and `spread`. Each of the
-    /// `goals` has `name`, `value`, `goal` and `met`. `notes` say what did not work. Fields are only
-    /// ever added under the same schema number.
-    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-")]
-    json: Option<String>,
+    #[command(flatten)]
+    json: JsonArg,
 }
 
-/// Id, title, unit, and decimal places.
-type Measure = (&'static str, &'static str, &'static str, usize);
-
 const MEASURES: [Measure; 9] = [
-    ("wakeups_1", "wake-ups, one peer", "1/s", 2),
-    ("cpu_1", "CPU time, one peer", "ms/s", 2),
-    ("memory_1", "memory, one peer", "MiB", 1),
-    ("wakeups_1000", "wake-ups, 1,000 peers", "1/s", 2),
-    ("cpu_1000", "CPU time, 1,000 peers", "ms/s", 2),
-    ("memory_1000", "memory, 1,000 peers", "MiB", 1),
-    (
+    measure("wakeups_1", "wake-ups, one peer", "1/s", 2),
+    measure("cpu_1", "CPU time, one peer", "ms/s", 2),
+    measure("memory_1", "memory, one peer", "MiB", 1),
+    measure("wakeups_1000", "wake-ups, 1,000 peers", "1/s", 2),
+    measure("cpu_1000", "CPU time, 1,000 peers", "ms/s", 2),
+    measure("memory_1000", "memory, 1,000 peers", "MiB", 1),
+    measure(
         "small_rate",
         "TCP, a quarter of a CPU and 64 MiB",
         "Mb/s",
         0,
     ),
-    ("small_ping", "ping there, median", "ms", 2),
-    ("small_memory", "memory there, most", "MiB", 1),
+    measure("small_ping", "ping there, median", "ms", 2),
+    measure("small_memory", "memory there, most", "MiB", 1),
 ];
 
 /// Peers that never said anything, beside the one that did.
@@ -92,11 +78,8 @@ const SETTLES: Duration = Duration::from_secs(16);
 const STREAM: u32 = 5;
 const WARM_UP: u32 = 2;
 
-/// Values of one round, by the id of their measure.
-type Values = Vec<(&'static str, f64)>;
-
 /// The values, and why there are none of a small router.
-fn measure(entry: &Entry, seconds: u32) -> Result<(Values, Option<Failure>), Failure> {
+fn one(entry: &Entry, seconds: u32) -> Result<(Values, Option<Failure>), Failure> {
     let tunnel = || LinkedHosts::new(entry, Placement::Free, Family::V4, "cubic");
     let mut pair = tunnel()?;
     let [daemon, _] = pair.daemons().ok_or("it has no daemon")?;
@@ -166,54 +149,24 @@ fn small_router(mut pair: LinkedHosts) -> Result<Values, Failure> {
     ])
 }
 
-/// What was measured, by implementation and measure.
-type Samples = BTreeMap<(Implementation, &'static str), Vec<f64>>;
-
-#[derive(Serialize)]
-struct Document<'a> {
-    schema: u32,
-    command: &'static str,
-    machine: &'a Machine,
-    rounds: u32,
-    seconds: u32,
-    implementations: &'a [Entry],
-    measures: Vec<Measured>,
-    goals: Vec<GoalResult>,
-    notes: &'a [String],
-}
-
-#[derive(Serialize)]
-struct Measured {
-    id: &'static str,
-    title: &'static str,
-    unit: &'static str,
-    implementations: BTreeMap<&'static str, Rounds>,
-}
-
-#[derive(Serialize)]
-struct Rounds {
-    rounds: Vec<f64>,
-    #[serde(flatten)]
-    summary: Summary,
-}
-
 /// Runs all of it.
 pub(crate) fn run(args: &IdleArgs) -> Result<(), Failure> {
     tools::require(&tools::LOAD)?;
-    let json = Json::open(args.json.as_deref())?;
+    let json = args.json.open()?;
     let mut machine = Machine::here();
     let (implementations, left_out) =
-        install::find_all(&args.implementations, args.adit.as_deref())?;
+        install::find_all(&args.rounds.implementations, args.rounds.adit.path())?;
     let told = |(who, why): (Implementation, String)| format!("{}: {why}", who.name());
     let mut notes: Vec<String> = left_out.into_iter().map(told).collect();
     let mut samples = Samples::new();
-    for round in 1..=args.rounds {
-        eprintln!("round {round} of {}", args.rounds);
+    let rounds = args.rounds.rounds;
+    for round in 1..=rounds {
+        eprintln!("round {round} of {rounds}");
         for entry in install::order(&implementations, round) {
             interrupt::check()?;
             let name = entry.who.name();
             eprint!("  {name:<14}");
-            let (values, why_not) = match measure(&entry, args.seconds) {
+            let (values, why_not) = match one(&entry, args.seconds) {
                 Ok(measured) => measured,
                 Err(why) => (Vec::new(), Some(why)),
             };
@@ -224,7 +177,7 @@ pub(crate) fn run(args: &IdleArgs) -> Result<(), Failure> {
             }
             eprintln!("{}", progress(&values));
             for (id, value) in values {
-                samples.entry((entry.who, id)).or_default().push(value);
+                samples.entry(((), id, entry.who)).or_default().push(value);
             }
         }
     }
@@ -235,42 +188,28 @@ pub(crate) fn run(args: &IdleArgs) -> Result<(), Failure> {
         table(&implementations, &samples),
         goals::table(&goals)
     );
-    let measures = MEASURES.iter().map(|(id, title, unit, _)| Measured {
-        id,
-        title,
-        unit,
-        implementations: rounds(&samples, id),
+    let measures = MEASURES.iter().map(|measure| {
+        json!({"id": measure.id, "title": measure.title, "unit": measure.unit,
+            "implementations": rounds::implementations(&samples, (), measure.id)})
     });
-    let document = Document {
-        schema: 1,
-        command: "idle",
-        machine: &machine,
-        rounds: args.rounds,
-        seconds: args.seconds,
-        implementations: &implementations,
-        measures: measures.collect(),
-        goals,
-        notes: &notes,
-    };
-    json.publish(&table, || Ok(serde_json::to_string_pretty(&document)?))
-}
-
-fn rounds(samples: &Samples, id: &str) -> BTreeMap<&'static str, Rounds> {
-    let of_id = samples.iter().filter(|((_, of), _)| *of == id);
-    let rounds = of_id.filter_map(|((who, _), values)| {
-        let rounds = Rounds {
-            rounds: values.clone(),
-            summary: summary(values)?,
-        };
-        Some((who.name(), rounds))
+    let document = json!({
+        "schema": 1,
+        "command": "idle",
+        "machine": machine,
+        "rounds": rounds,
+        "seconds": args.seconds,
+        "implementations": implementations,
+        "measures": measures.collect::<Value>(),
+        "goals": goals,
+        "notes": notes,
     });
-    rounds.collect()
+    json.publish(&table, &document)
 }
 
 /// A tunnel that is silent wakes nobody up, and a router with 64 MiB has room for it.
-fn goals(samples: &Samples) -> Vec<GoalResult> {
+fn goals(samples: &Samples<()>) -> Vec<GoalResult> {
     let goal = |id, name: &str, most, unit| {
-        let value = summary(samples.get(&(Implementation::Adit, id))?)?.median;
+        let value = summary(samples.get(&((), id, Implementation::Adit))?)?.median;
         let name = name.to_owned();
         Some(GoalResult::new(name, value, Limit::AtMost(most), unit))
     };
@@ -283,17 +222,18 @@ fn goals(samples: &Samples) -> Vec<GoalResult> {
 }
 
 /// The medians.
-fn table(implementations: &[Entry], samples: &Samples) -> String {
+fn table(implementations: &[Entry], samples: &Samples<()>) -> String {
     let names = implementations.iter().map(|entry| entry.who.name());
     let mut text = format!("{:<40}", "median");
     names.for_each(|name| text += &format!("{name:>14}"));
     text.push('\n');
-    for (id, title, unit, places) in MEASURES {
-        text += &format!("{:<40}", format!("{title}, {unit}"));
+    for measure in &MEASURES {
+        text += &format!("{:<40}", measure.label());
         for entry in implementations {
-            let values = samples.get(&(entry.who, id));
+            let values = samples.get(&((), measure.id, entry.who));
             let median = values.and_then(|values| Some(summary(values)?.median));
-            let cell = median.map_or_else(|| "-".to_owned(), |it| format!("{it:.places$}"));
+            let cell =
+                median.map_or_else(|| "-".to_owned(), |it| format!("{it:.*}", measure.places));
             text += &format!("{cell:>14}");
         }
         text.push('\n');
@@ -325,9 +265,9 @@ mod tests {
     fn goals_are_those_of_what_was_measured() {
         let mut samples = Samples::new();
         assert!(goals(&samples).is_empty());
-        samples.insert((Implementation::Adit, "wakeups_1"), vec![0.0, 0.3, 0.0]);
-        samples.insert((Implementation::WireguardGo, "wakeups_1"), vec![9.0]);
-        samples.insert((Implementation::Adit, "small_memory"), vec![65.0]);
+        samples.insert(((), "wakeups_1", Implementation::Adit), vec![0.0, 0.3, 0.0]);
+        samples.insert(((), "wakeups_1", Implementation::WireguardGo), vec![9.0]);
+        samples.insert(((), "small_memory", Implementation::Adit), vec![65.0]);
         let judged = goals(&samples);
         let judged: Vec<_> = judged
             .iter()
@@ -342,7 +282,7 @@ mod tests {
 
     #[test]
     fn measures_have_ids_of_their_own() {
-        let ids: std::collections::BTreeSet<_> = MEASURES.iter().map(|it| it.0).collect();
+        let ids: std::collections::BTreeSet<_> = MEASURES.iter().map(|it| it.id).collect();
         assert_eq!(ids.len(), MEASURES.len());
     }
 }

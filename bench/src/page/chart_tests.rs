@@ -297,7 +297,7 @@ fn a_document_of_this_version_can_be_drawn() {
             value,
         });
     }
-    let svg = picture(&crate::document::render(&report).unwrap())
+    let svg = picture(&crate::document::document(&report).to_string())
         .unwrap()
         .1;
     check_well_formed(&svg).unwrap();

@@ -20,15 +20,15 @@ mod tls;
 #[cfg(test)]
 mod tests;
 
-use std::path::PathBuf;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::Instant;
 
 use clap::{Args, ValueEnum};
-use serde::Serialize;
+use serde_json::json;
 
 use crate::goals::{self, GoalResult};
 use crate::implementation::{Entry, Implementation};
-use crate::output::Json;
+use crate::install::AditArg;
+use crate::output::{self, JsonArg};
 use crate::pair::require_congestion;
 use crate::report::Machine;
 use crate::sandbox::Failure;
@@ -44,7 +44,8 @@ use results::{Results, SourceResults};
 /// articles after the other turned on: offloads of the TUN, sendmmsg and recvmmsg, UDP GSO and GRO,
 /// checksums in vectors, encryption across packets, GSO packets that fit one send. wireguard-go,
 /// Tailscale's fork, the kernel's module where it is, and the link without a tunnel stand beside it.
-/// Adit is built once more for this, with switches that a build for users does not have. Of the first
+/// Adit is built once more for this, with switches that a build for users does not have: one that is
+/// given was built with `RUSTFLAGS="--cfg adit_lab_steps"`. Of the first
 /// article's first and last step, sender and receiver are recorded, where perf is there; the second
 /// article's checksum is measured by size.
 ///
@@ -59,6 +60,14 @@ use results::{Results, SourceResults};
 /// UDP that two gateways forward through one tunnel and through four. IPsec, ESP with AES-GCM-128 by strongSwan in userspace, stands
 /// beside WireGuard. In an emulated guest the kernel's ESP stands beside the kernel's WireGuard, for their
 /// ratio (`scripts/guest` builds it).
+///
+/// JSON is one object with `schema` (1), `command`, `started`, `seconds`, `stopped`, `machine`, `tools`,
+/// `settings`, `sources` and `goals`. Each source has its `subjects`; its `measures`, each with
+/// the values of every round, `median`, `min`, `max` and `spread` of each subject, and with the
+/// `curve` and the `distribution` that it is a point of; `published`, the figures of the source,
+/// each with the measure and the subject that stand for it here and why they differ; `flame_graphs`,
+/// folded stacks by subject and end; `left_out`, what is not there and why; `goals` and `notes`. Each
+/// of the `goals` has `name`, `value`, `goal` and `met`.
 ///
 /// `scripts/lab-tools` installs what these need besides root, iperf3, ping, ip and wg. What is not
 /// there is left out by name. Leaves nothing behind.
@@ -84,22 +93,10 @@ pub(crate) struct ReproduceArgs {
     /// Measure only these, by their names in the tables.
     #[arg(long, value_delimiter = ',', value_name = "SUBJECT")]
     subjects: Vec<String>,
-    /// The Adit to measure instead of building the one in the repository. The Tailscale articles need
-    /// one that was built with `RUSTFLAGS="--cfg adit_lab_steps"`.
-    #[arg(long, value_name = "PATH")]
-    adit: Option<PathBuf>,
-    /// Write everything as JSON to FILE, or to standard output (the tables then go to standard
-    /// error).
-    ///
-    /// One object with `schema` (1), `command`, `started`, `seconds`, `stopped`, `machine`, `tools`,
-    /// `settings`, `sources` and `goals`. Each source has its `subjects`; its `measures`, each with
-    /// the values of every round, `median`, `min`, `max` and `spread` of each subject, and with the
-    /// `curve` and the `distribution` that it is a point of; `published`, the figures of the source,
-    /// each with the measure and the subject that stand for it here and why they differ; `flame_graphs`, folded stacks by subject and end; `left_out`, what is not there
-    /// and why; `goals` and `notes`. Each of the `goals` has `name`, `value`, `goal` and `met`. Fields
-    /// are only ever added under the same schema number.
-    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-")]
-    json: Option<String>,
+    #[command(flatten)]
+    adit: AditArg,
+    #[command(flatten)]
+    json: JsonArg,
 }
 
 /// A published measurement.
@@ -227,7 +224,7 @@ impl ReproduceArgs {
         if !self.wants(who.name()) {
             return None;
         }
-        match install::find(who, self.adit.as_deref()) {
+        match install::find(who, self.adit.path()) {
             Ok(entry) => Some(entry),
             Err(why) => {
                 results.leave_out(who.name(), &why.to_string());
@@ -245,35 +242,13 @@ fn ending(congestion: &str) -> String {
     }
 }
 
-#[derive(Serialize)]
-struct Document<'a> {
-    schema: u32,
-    command: &'static str,
-    /// Seconds since 1970.
-    started: u64,
-    seconds: f64,
-    stopped: Option<&'a str>,
-    machine: &'a Machine,
-    tools: Vec<(String, String)>,
-    settings: Settings<'a>,
-    sources: &'a [SourceResults],
-    goals: Vec<GoalResult>,
-}
-
-#[derive(Serialize)]
-struct Settings<'a> {
-    rounds: u32,
-    seconds: u32,
-    congestion: &'a [String],
-}
-
 /// Makes the tables.
 pub(crate) fn run(args: &ReproduceArgs) -> Result<(), Failure> {
     tools::require(&tools::LOAD)?;
     args.check_congestion()?;
     args.check_subjects()?;
-    let json = Json::open(args.json.as_deref())?;
-    let started = SystemTime::now().duration_since(UNIX_EPOCH);
+    let json = args.json.open()?;
+    let started = output::now();
     let clock = Instant::now();
     let mut machine = Machine::here();
     let (mut sources, mut stopped) = (Vec::new(), None);
@@ -291,29 +266,25 @@ pub(crate) fn run(args: &ReproduceArgs) -> Result<(), Failure> {
     machine.finish();
     let goals: Vec<GoalResult> = sources.iter().flat_map(|of| of.goals.clone()).collect();
     let tables = tables(&sources, &goals, stopped.as_deref());
-    let document = Document {
-        schema: 1,
-        command: "reproduce",
-        started: started.map_or(0, |since| since.as_secs()),
-        seconds: clock.elapsed().as_secs_f64(),
-        stopped: stopped.as_deref(),
-        machine: &machine,
-        tools: tools::versions(),
-        settings: Settings {
-            rounds: args.rounds,
-            seconds: args.seconds,
-            congestion: &args.congestion,
+    let document = json!({
+        "schema": 1,
+        "command": "reproduce",
+        "started": started,
+        "seconds": clock.elapsed().as_secs_f64(),
+        "stopped": stopped,
+        "machine": machine,
+        "tools": tools::versions(),
+        "settings": {
+            "rounds": args.rounds,
+            "seconds": args.seconds,
+            "congestion": args.congestion,
         },
-        sources: &sources,
-        goals,
-    };
-    json.publish(&tables, || Ok(serde_json::to_string_pretty(&document)?))?;
-    let failed: usize = sources.iter().map(SourceResults::failures).sum();
-    match (stopped, failed) {
-        (Some(_), _) => Err("the run is incomplete".into()),
-        (None, 0) => Ok(()),
-        (None, count) => Err(format!("what failed is listed above ({count})").into()),
-    }
+        "sources": sources,
+        "goals": goals,
+    });
+    json.publish(&tables, &document)?;
+    let failed = sources.iter().map(SourceResults::failures).sum();
+    output::verdict(stopped.is_some(), failed)
 }
 
 fn tables(sources: &[SourceResults], goals: &[GoalResult], stopped: Option<&str>) -> String {

@@ -10,8 +10,9 @@ use serde::Serialize;
 use crate::goals::{GoalResult, Limit};
 use crate::install;
 use crate::metric::Better;
+use crate::samples::{RoundValue, RoundValues};
 use crate::sandbox::Failure;
-use crate::stats::{Ratio, Summary, ratio, summary};
+use crate::stats::Rounds;
 
 /// Something that is compared.
 #[derive(Clone, Debug, Serialize)]
@@ -108,12 +109,6 @@ struct Note {
     text: String,
 }
 
-#[derive(Clone, Debug, Serialize)]
-struct Sample {
-    round: u32,
-    value: f64,
-}
-
 /// Values of one subject in one round, by the id of their measure. What was measured before a
 /// failure counts.
 pub(super) type Values = Vec<(String, f64)>;
@@ -130,7 +125,7 @@ pub(super) struct Results {
     left_out: Vec<LeftOut>,
     notes: Vec<Note>,
     /// By measure and subject.
-    samples: BTreeMap<(String, String), Vec<Sample>>,
+    samples: RoundValues<(String, String)>,
 }
 
 /// A source that was measured, as it stands in the JSON.
@@ -152,14 +147,12 @@ pub(super) struct SourceResults {
 struct Measured {
     #[serde(flatten)]
     measure: Measure,
-    subjects: BTreeMap<String, Rounds>,
+    subjects: BTreeMap<String, Rounds<RoundValue>>,
 }
 
-#[derive(Serialize)]
-struct Rounds {
-    rounds: Vec<Sample>,
-    #[serde(flatten)]
-    summary: Summary,
+/// Of a measure and a subject.
+fn key(measure: &str, subject: &str) -> (String, String) {
+    (measure.to_owned(), subject.to_owned())
 }
 
 impl Results {
@@ -174,7 +167,7 @@ impl Results {
             flame_graphs: Vec::new(),
             left_out: Vec::new(),
             notes: Vec::new(),
-            samples: BTreeMap::new(),
+            samples: RoundValues::new(),
         }
     }
 
@@ -188,26 +181,19 @@ impl Results {
 
     pub(super) fn add(&mut self, round: u32, subject: &str, values: Values) {
         for (measure, value) in values {
-            let samples = self.samples.entry((measure, subject.to_owned()));
-            samples.or_default().push(Sample { round, value });
+            self.samples.add(key(&measure, subject), round, value);
         }
     }
 
     /// Adds what subjects reached in a measure in percent of what another one reached in the same round,
     /// of which their framing leaves a share. Its id is that of the measure with ".percent" behind it.
     pub(super) fn add_percent(&mut self, of: &str, over: &str, share: impl Fn(&str) -> f64) {
-        let samples = |subject: &str| self.samples.get(&(of.to_owned(), subject.to_owned()));
-        let Some(whole) = samples(over) else {
-            return;
-        };
         let mut percent = Vec::new();
         for subject in self.subjects.iter().filter(|subject| subject.name != over) {
-            for sample in samples(&subject.name).into_iter().flatten() {
-                let whole = whole.iter().find(|whole| whole.round == sample.round);
-                percent.extend(whole.map(|whole| {
-                    let value = sample.value / whole.value / share(&subject.name) * 100.0;
-                    (sample.round, subject.name.clone(), value)
-                }));
+            let pairs = self.samples.pairs(&key(of, &subject.name), &key(of, over));
+            for (sample, whole) in pairs {
+                let value = sample.value / whole / share(&subject.name) * 100.0;
+                percent.push((sample.round, subject.name.clone(), value));
             }
         }
         for (round, subject, value) in percent {
@@ -269,31 +255,8 @@ impl Results {
         shown.collect::<Vec<_>>().join(" · ")
     }
 
-    fn summary(&self, measure: &str, subject: &str) -> Option<Summary> {
-        let samples = self
-            .samples
-            .get(&(measure.to_owned(), subject.to_owned()))?;
-        summary(
-            &samples
-                .iter()
-                .map(|sample| sample.value)
-                .collect::<Vec<_>>(),
-        )
-    }
-
     pub(super) fn median(&self, measure: &str, subject: &str) -> Option<f64> {
-        self.summary(measure, subject).map(|of| of.median)
-    }
-
-    /// One subject over another, from the rounds that have both.
-    fn ratio(&self, measure: &str, ours: &str, theirs: &str) -> Option<Ratio> {
-        let of = |subject: &str| self.samples.get(&(measure.to_owned(), subject.to_owned()));
-        let theirs = of(theirs)?;
-        let pair = |ours: &Sample| {
-            let theirs = theirs.iter().find(|theirs| theirs.round == ours.round)?;
-            Some((ours.value, theirs.value))
-        };
-        ratio(&of(ours)?.iter().filter_map(pair).collect::<Vec<_>>())
+        Some(self.samples.summary(&key(measure, subject))?.median)
     }
 
     /// Judges the ratio of two subjects in one measure, if both were asked for.
@@ -303,15 +266,10 @@ impl Results {
             return;
         }
         let name = format!("{}: {measure}, {ours} / {theirs}", self.source);
-        self.goals.push(match self.ratio(measure, ours, theirs) {
-            Some(ratio) => GoalResult::new(name, ratio.value, limit, " ×"),
-            None => GoalResult {
-                name,
-                value: None,
-                goal: limit.text(" ×"),
-                met: false,
-            },
-        });
+        let ratio = self
+            .samples
+            .ratio(&key(measure, ours), &key(measure, theirs));
+        self.goals.push(GoalResult::of_ratio(name, ratio, limit));
     }
 
     /// The subject with the best median among these.
@@ -332,11 +290,8 @@ impl Results {
         for measure in std::mem::take(&mut self.measures) {
             let mut subjects = BTreeMap::new();
             for subject in &self.subjects {
-                if let Some(summary) = self.summary(&measure.id, &subject.name) {
-                    let key = (measure.id.clone(), subject.name.clone());
-                    let rounds = self.samples.remove(&key).unwrap_or_default();
-                    subjects.insert(subject.name.clone(), Rounds { rounds, summary });
-                }
+                let rounds = self.samples.rounds(&key(&measure.id, &subject.name));
+                subjects.extend(rounds.map(|rounds| (subject.name.clone(), rounds)));
             }
             if !subjects.is_empty() {
                 measures.push(Measured { measure, subjects });

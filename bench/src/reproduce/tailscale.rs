@@ -86,7 +86,7 @@ fn flame_graphs(
         return Ok(());
     }
     profile::require_perf()?;
-    let adit = install::adit(args.adit.as_deref(), Flavour::StepsFramePointers)?;
+    let adit = install::adit(args.adit.path(), Flavour::StepsFramePointers)?;
     has_switches(&adit)?;
     for step in steps {
         eprintln!("  flame graphs of {}", step.name);
@@ -222,7 +222,7 @@ fn find(
     if steps.is_empty() {
         return Ok(all);
     }
-    let adit = install::adit(args.adit.as_deref(), Flavour::Steps)?;
+    let adit = install::adit(args.adit.path(), Flavour::Steps)?;
     has_switches(&adit)?;
     for step in steps {
         results.subjects.push(Subject {

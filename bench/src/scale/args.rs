@@ -1,8 +1,9 @@
 //! The arguments of `adit-lab scale`.
 
-use std::path::PathBuf;
-
 use clap::{Args, ValueEnum};
+
+use crate::install::AditArg;
+use crate::output::JsonArg;
 
 /// Measures what further threads bring, by policy: the engine over devices in memory, which copy
 /// packets and do nothing else, and real tunnels between two hosts on this machine.
@@ -25,27 +26,26 @@ use clap::{Args, ValueEnum};
 /// Model: a simulation of the engine's ordered queues and threads, with what the stages cost here. It says what
 /// every measured point should have been, and how far off it is; then what up to 32 cores bring, and
 /// beside that the pipelines of the kernel and of wireguard-go, with costs from published figures.
+///
+/// JSON is one object with `schema` (1), `command`, `started`, `machine`, `congestion_control`, `cpus`,
+/// `rounds` and `memory`: one for each `load` and `policy`, with its `threads`, and the median, least
+/// and greatest of `gbps`, of `gbps_alone` (without the time in which other programs had the CPUs) and
+/// of `cpu_s_per_gb`. `stages` has CPU nanoseconds a packet for each `load` and its `devices`, in memory
+/// or the kernel's: `take_ns`, `work_ns`, `put_ns` and `poll_ns`. `tunnels` has for each number of
+/// `tunnels` and `flows` and each `policy` what came through (`gbps`), CPU seconds a GB of both ends'
+/// daemons and of the whole machine, and the shares of a core that each thread had (`thread_load`) and
+/// that each core was busy (`core_load`). `loads` has the same of flows that offer no more than
+/// `offered_gbps`. `forwarded` has for each `implementation` and number of `tunnels` what arrived (`gbps`,
+/// of IP packets in both directions) when `offered_gbps` were sent, CPU microseconds of the daemons for
+/// each packet, and `of_theory`, the share of what the links forward without a tunnel, less framing;
+/// `left_out`, which implementations are not there, and why. `model` has `cores`, what two cores cost
+/// each other; `validation`, every measured point with `measured_gbps`, `alone_gbps`, `model_gbps` and
+/// both errors; `curves`, with `lines` of `points`; and `published` figures of other systems beside
+/// their model. Each of the `goals` has `name`, `value`, `goal` and `met`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ScaleArgs {
-    /// Also print JSON, or write it to a file.
-    ///
-    /// One object with `schema`, `command`, `started`, `machine`, `congestion_control`, `cpus`,
-    /// `rounds` and `memory`: one for each `load` and `policy`, with its `threads`, and the median,
-    /// least and greatest of `gbps`, of `gbps_alone` (without the time in which other programs had
-    /// the CPUs) and of `cpu_s_per_gb`. `stages` has CPU nanoseconds a packet for
-    /// each `load` and its `devices`, in memory or the kernel's: `take_ns`, `work_ns`, `put_ns` and
-    /// `poll_ns`. `tunnels` has for each number of `tunnels` and `flows` and each `policy` what came
-    /// through (`gbps`), CPU seconds a GB of both ends' daemons and of the whole machine, and the
-    /// shares of a core that each thread had (`thread_load`) and that each core was busy
-    /// (`core_load`). `loads` has the same of flows that offer no more than `offered_gbps`. `forwarded` has for each `implementation` and number of `tunnels` what arrived
-    /// (`gbps`, of IP packets in both directions) when `offered_gbps` were sent, CPU microseconds of the
-    /// daemons for each packet, and `of_theory`, the share of what the links forward without a tunnel, less
-    /// framing; `left_out`, which implementations are not there, and why. `model` has `cores`, what two cores cost each other; `validation`, every measured
-    /// point with `measured_gbps`, `alone_gbps`, `model_gbps` and both errors; `curves`, with `lines` of `points`; and
-    /// `published` figures of other systems beside their model. Each of the `goals` has `name`, `value`, `goal` and `met`. Fields are only ever
-    /// added under the same schema number.
-    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-", require_equals = true)]
-    pub(super) json: Option<String>,
+    #[command(flatten)]
+    pub(super) json: JsonArg,
     /// How often everything is measured.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
     pub(super) rounds: u16,
@@ -56,10 +56,8 @@ pub(crate) struct ScaleArgs {
     /// Only these parts.
     #[arg(long, value_enum, value_delimiter = ',')]
     pub(super) only: Vec<Part>,
-    /// The Adit to measure (the binary itself, no script), instead of building the one in the
-    /// repository.
-    #[arg(long, value_name = "PATH")]
-    pub(super) adit: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) adit: AditArg,
 }
 
 /// What can be measured.

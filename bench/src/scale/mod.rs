@@ -16,14 +16,12 @@ mod report;
 mod stages;
 mod tunnels;
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
 use adit_engine::{Policy, ThreadSettings};
 use adit_testbed::interrupt;
 
 use crate::goals::{GoalResult, Limit};
 use crate::install::{self, Flavour};
-use crate::output::Json;
+use crate::output;
 use crate::report::Machine;
 use crate::sandbox::Failure;
 use crate::stats::summary;
@@ -84,10 +82,10 @@ pub(crate) fn run(args: &ScaleArgs) -> Result<(), Failure> {
     if args.needs_root() {
         tools::require(&tools::LOAD)?;
     }
-    let json = Json::open(args.json.as_deref())?;
+    let json = args.json.open()?;
     let mut measured = Measurements::new(args.shards.map_or_else(several, usize::from));
     let mut machine = Machine::here();
-    let started = SystemTime::now().duration_since(UNIX_EPOCH);
+    let started = output::now();
     let stopped = match measured.all(args) {
         Ok(()) => None,
         Err(why) if interrupt::interrupted() => Some(why.to_string()),
@@ -119,7 +117,7 @@ pub(crate) fn run(args: &ScaleArgs) -> Result<(), Failure> {
     let report = ScaleReport {
         schema: 1,
         command: "scale",
-        started: started.map_or(0, |since| since.as_secs()),
+        started,
         machine,
         congestion_control: control.unwrap_or_default().trim().to_owned(),
         cpus: std::thread::available_parallelism().map_or(1, usize::from),
@@ -134,9 +132,7 @@ pub(crate) fn run(args: &ScaleArgs) -> Result<(), Failure> {
         goals,
         stopped,
     };
-    json.publish(&table(&report), || {
-        Ok(serde_json::to_string_pretty(&report)?)
-    })
+    json.publish(&table(&report), &report)
 }
 
 /// Measures the engine in memory, hands out each value, and judges.
@@ -195,7 +191,7 @@ impl Measurements {
     fn all(&mut self, args: &ScaleArgs) -> Result<(), Failure> {
         let rounds = args.rounds;
         let adit = match args.needs_root() {
-            true => Some(install::adit(args.adit.as_deref(), Flavour::Release)?),
+            true => Some(install::adit(args.adit.path(), Flavour::Release)?),
             false => None,
         };
         if let Some(adit) = adit.as_ref().filter(|_| args.has(Part::Forwarded)) {

@@ -14,7 +14,6 @@ mod traffic;
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use adit_ctl::status;
@@ -22,15 +21,15 @@ use adit_testbed::process::Process;
 use adit_testbed::stats::to_f64;
 use adit_testbed::{Host, interrupt, link, proc};
 use clap::Args;
-use serde::Serialize;
+use serde_json::json;
 
 use crate::daemon;
 use crate::goals::{self, GoalResult, Limit};
 use crate::hosts::{self, Keys};
 use crate::implementation::Implementation;
-use crate::install;
+use crate::install::{self, AditArg};
 use crate::measure::wait;
-use crate::output::Json;
+use crate::output::JsonArg;
 use crate::report::Machine;
 use crate::sandbox::Failure;
 use crate::tools;
@@ -44,24 +43,19 @@ use traffic::{Datagrams, Stream};
 /// flow stalls or is reordered, when a daemon grows, or when the packets that came in are not those
 /// that went out or were counted as dropped.
 ///
+/// JSON is one object with `schema` (1), `command`, `machine`, `version`, `seconds`, `disturbances`,
+/// `datagrams` and `goals`, each of which has `name`, `value`, `goal` and `met`.
+///
 /// Needs root, ip and wg. Leaves nothing behind.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct SoakArgs {
     /// How long: 90s, 10m or 2h.
     #[arg(long, default_value = "60s")]
     time: Span,
-    /// The Adit to run (the binary itself, no script), instead of building the one in the
-    /// repository.
-    #[arg(long, value_name = "PATH")]
-    adit: Option<PathBuf>,
-    /// Write everything as JSON to FILE, or to standard output (the table then goes to standard
-    /// error).
-    ///
-    /// One object with `schema` (1), `command`, `machine`, `version`, `seconds`, `disturbances`,
-    /// `datagrams` and `goals`, each of which has `name`, `value`, `goal` and `met`. Fields are only
-    /// ever added under the same schema number.
-    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-")]
-    json: Option<String>,
+    #[command(flatten)]
+    adit: AditArg,
+    #[command(flatten)]
+    json: JsonArg,
 }
 
 /// A time as people write it.
@@ -161,7 +155,7 @@ struct Soak {
 
 impl Soak {
     fn new(args: &SoakArgs) -> Result<(Self, String), Failure> {
-        let entry = install::find(Implementation::Adit, args.adit.as_deref())?;
+        let entry = install::find(Implementation::Adit, args.adit.path())?;
         let end = || -> Result<End, Failure> {
             let host = hosts::host()?;
             Ok(End {
@@ -288,23 +282,11 @@ impl Soak {
     }
 }
 
-#[derive(Serialize)]
-struct Document {
-    schema: u32,
-    command: &'static str,
-    machine: Machine,
-    version: String,
-    seconds: f64,
-    disturbances: u64,
-    datagrams: u64,
-    goals: Vec<GoalResult>,
-}
-
 /// Runs the soak. Fails if a goal is missed.
 pub(crate) fn run(args: &SoakArgs) -> Result<(), Failure> {
     // All but iperf3.
     tools::require(&tools::LOAD[1..])?;
-    let json = Json::open(args.json.as_deref())?;
+    let json = args.json.open()?;
     let mut machine = Machine::here();
     let (mut soak, version) = Soak::new(args)?;
     let (server, client) = ((&soak.server.host, SERVER), (&soak.client.host, CLIENT));
@@ -358,17 +340,17 @@ pub(crate) fn run(args: &SoakArgs) -> Result<(), Failure> {
     ];
     let missed = goals.iter().filter(|goal| !goal.met).count();
     let table = goals::table(&goals);
-    let document = Document {
-        schema: 1,
-        command: "soak",
-        machine,
-        version,
-        seconds,
-        disturbances: soak.disturbances,
-        datagrams: flows.iter().map(|flow| flow.received).sum(),
-        goals,
-    };
-    json.publish(&table, || Ok(serde_json::to_string_pretty(&document)?))?;
+    let document = json!({
+        "schema": 1,
+        "command": "soak",
+        "machine": machine,
+        "version": version,
+        "seconds": seconds,
+        "disturbances": soak.disturbances,
+        "datagrams": flows.iter().map(|flow| flow.received).sum::<u64>(),
+        "goals": goals,
+    });
+    json.publish(&table, &document)?;
     match missed {
         0 => Ok(()),
         missed => Err(format!("{missed} goals are missed").into()),

@@ -17,7 +17,6 @@ mod report;
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -35,9 +34,9 @@ use crate::gateway::many::{INTERFACE, Many};
 use crate::gateway::state::{self, Established, FAST};
 use crate::hosts::Keys;
 use crate::implementation::{Entry, Implementation};
-use crate::install;
+use crate::install::{self, AditArg};
 use crate::measure::wait;
-use crate::output::Json;
+use crate::output::JsonArg;
 use crate::sandbox::Failure;
 use crate::soak::Span;
 use crate::tools::{self, Iperf};
@@ -55,6 +54,11 @@ use report::{HandOver, UpgradeReport};
 /// the slowest of the 300 ms before. Counts handshakes, and datagrams that are lost or delivered
 /// twice. Fails when a goal is missed.
 ///
+/// JSON is one object with `schema` (1), `command`, `started`, `seconds`, `stopped`, `machine`,
+/// `settings`, `implementations`, `metrics`, `goals` and `notes`. Each of the `metrics` has, for
+/// `adit`, the value of every hand-over, `median`, `min`, `max` and `spread`; each of the `goals`
+/// `name`, `value`, `goal` and `met`.
+///
 /// Needs root, iperf3, ping, ip and wg. Leaves nothing behind. Ctrl-C ends it with what it has.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct UpgradeArgs {
@@ -70,19 +74,10 @@ pub(crate) struct UpgradeArgs {
     /// At most so long: 90s, 10m or 2h. Then it ends with what it has.
     #[arg(long, default_value = "15m")]
     time: Span,
-    /// The Adit to run (the binary itself, no script), instead of building the one in the
-    /// repository.
-    #[arg(long, value_name = "PATH")]
-    adit: Option<PathBuf>,
-    /// Write everything as JSON to FILE, or to standard output (the table then goes to standard
-    /// error).
-    ///
-    /// One object with `schema` (1), `command`, `started`, `seconds`, `stopped`, `machine`,
-    /// `settings`, `implementations`, `metrics`, `goals` and `notes`. Each of the `metrics` has, for
-    /// `adit`, the value of every hand-over, `median`, `min`, `max` and `spread`; each of the `goals`
-    /// `name`, `value`, `goal` and `met`. Fields are only ever added under the same schema number.
-    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-")]
-    json: Option<String>,
+    #[command(flatten)]
+    adit: AditArg,
+    #[command(flatten)]
+    json: JsonArg,
 }
 
 /// How long the configuration, and a hand-over, may take.
@@ -300,8 +295,8 @@ fn measure(args: &UpgradeArgs, entry: &Entry, report: &mut UpgradeReport) -> Res
 /// Runs the hand-overs. Fails if a goal is missed.
 pub(crate) fn run(args: &UpgradeArgs) -> Result<(), Failure> {
     tools::require(&tools::LOAD)?;
-    let json = Json::open(args.json.as_deref())?;
-    let entry = install::find(Implementation::Adit, args.adit.as_deref())?;
+    let json = args.json.open()?;
+    let entry = install::find(Implementation::Adit, args.adit.path())?;
     let mut report = UpgradeReport::new([args.count, args.peers, args.silent], entry.clone());
     let done = measure(args, &entry, &mut report);
     let stopped = done.err().map(|why| match interrupted() {
@@ -314,8 +309,6 @@ pub(crate) fn run(args: &UpgradeArgs) -> Result<(), Failure> {
         return Err(why.into());
     }
     report.finish(stopped);
-    json.publish(&report.table(), || {
-        Ok(serde_json::to_string_pretty(&report.document())?)
-    })?;
+    json.publish(&report.table(), &report.document())?;
     report.verdict()
 }

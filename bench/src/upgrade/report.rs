@@ -1,17 +1,19 @@
 //! What the hand-overs were like, as a table and as a document.
 
-use std::collections::BTreeMap;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::Instant;
 
 use adit_testbed::stats::to_f64;
 use serde::Serialize;
+use serde_json::{Value, json};
 
 use super::flows::Tally;
 use crate::goals::{self, GoalResult, Limit};
 use crate::implementation::Entry;
+use crate::output;
 use crate::report::Machine;
+use crate::rounds::{Measure, measure};
 use crate::sandbox::Failure;
-use crate::stats::{Summary, summary};
+use crate::stats::{Rounds, summary};
 
 /// One hand-over.
 #[derive(Clone, Copy)]
@@ -28,29 +30,25 @@ pub(super) struct HandOver {
     pub(super) memory: f64,
 }
 
-/// Name, title, unit, decimal places, and the value of a hand-over.
-type Measure = (
-    &'static str,
-    &'static str,
-    &'static str,
-    usize,
-    fn(&HandOver) -> f64,
-);
+/// The value of a hand-over.
+type Of = fn(&HandOver) -> f64;
 
-const MEASURES: [Measure; 5] = [
-    ("gap", "gap: the slowest datagram", "ms", 1, |it| it.gap),
+const MEASURES: [(Measure, Of); 5] = [
+    (measure("gap", "gap: the slowest datagram", "ms", 1), |it| {
+        it.gap
+    }),
     (
-        "before",
-        "the slowest in the 300 ms before",
-        "ms",
-        1,
+        measure("before", "the slowest in the 300 ms before", "ms", 1),
         |it| it.before,
     ),
-    ("took", "adit upgrade took", "ms", 0, |it| it.took),
-    ("stream", "the stream meanwhile", "Gb/s", 2, |it| it.stream),
-    ("memory", "peak memory of the new process", "MiB", 0, |it| {
-        it.memory
+    (measure("took", "adit upgrade took", "ms", 0), |it| it.took),
+    (measure("stream", "the stream meanwhile", "Gb/s", 2), |it| {
+        it.stream
     }),
+    (
+        measure("memory", "peak memory of the new process", "MiB", 0),
+        |it| it.memory,
+    ),
 ];
 
 pub(super) struct UpgradeReport {
@@ -74,41 +72,8 @@ struct Settings {
     silent_peers: u32,
 }
 
-#[derive(Serialize)]
-pub(super) struct Document<'a> {
-    schema: u32,
-    command: &'static str,
-    /// Seconds since 1970.
-    started: u64,
-    seconds: f64,
-    stopped: Option<&'a str>,
-    machine: &'a Machine,
-    settings: Settings,
-    implementations: [&'a Entry; 1],
-    metrics: Vec<Measured>,
-    datagrams: u64,
-    goals: Vec<GoalResult>,
-    notes: [(); 0],
-}
-
-#[derive(Serialize)]
-struct Measured {
-    name: &'static str,
-    title: &'static str,
-    unit: &'static str,
-    implementations: BTreeMap<&'static str, Values>,
-}
-
-#[derive(Serialize)]
-struct Values {
-    rounds: Vec<f64>,
-    #[serde(flatten)]
-    summary: Summary,
-}
-
 impl UpgradeReport {
     pub(super) fn new([hand_overs, peers, silent_peers]: [u32; 3], entry: Entry) -> Self {
-        let started = SystemTime::now().duration_since(UNIX_EPOCH);
         Self {
             machine: Machine::here(),
             entry,
@@ -117,7 +82,7 @@ impl UpgradeReport {
                 peers,
                 silent_peers,
             },
-            started: started.unwrap_or_default().as_secs(),
+            started: output::now(),
             begun: Instant::now(),
             seconds: 0.0,
             stopped: None,
@@ -164,7 +129,7 @@ impl UpgradeReport {
         )
     }
 
-    fn values(&self, of: fn(&HandOver) -> f64) -> Vec<f64> {
+    fn values(&self, of: Of) -> Vec<f64> {
         self.hand_overs.iter().map(of).collect()
     }
 
@@ -204,9 +169,9 @@ impl UpgradeReport {
             "least",
             "most"
         );
-        for (_, title, unit, places, of) in MEASURES {
-            if let Some(it) = summary(&self.values(of)) {
-                let title = format!("{title}, {unit}");
+        for (measure, of) in &MEASURES {
+            if let Some(it) = summary(&self.values(*of)) {
+                let (title, places) = (measure.label(), measure.places);
                 text += &format!(
                     "{title:<38}{:>10.places$}{:>10.places$}{:>10.places$}\n",
                     it.median, it.min, it.max
@@ -221,31 +186,29 @@ impl UpgradeReport {
         text
     }
 
-    pub(super) fn document(&self) -> Document<'_> {
-        let metrics = MEASURES.iter().filter_map(|&(name, title, unit, _, of)| {
-            let rounds = self.values(of);
+    pub(super) fn document(&self) -> Value {
+        let metrics = MEASURES.iter().filter_map(|(measure, of)| {
+            let rounds = self.values(*of);
             let summary = summary(&rounds)?;
-            Some(Measured {
-                name,
-                title,
-                unit,
-                implementations: [(self.entry.who.name(), Values { rounds, summary })].into(),
-            })
+            Some(
+                json!({"name": measure.id, "title": measure.title, "unit": measure.unit,
+                "implementations": {self.entry.who.name(): Rounds::new(rounds, summary)}}),
+            )
         });
-        Document {
-            schema: 1,
-            command: "upgrade",
-            started: self.started,
-            seconds: self.seconds,
-            stopped: self.stopped.as_deref(),
-            machine: &self.machine,
-            settings: self.settings,
-            implementations: [&self.entry],
-            metrics: metrics.collect(),
-            datagrams: self.tally.sent,
-            goals: self.goals(),
-            notes: [],
-        }
+        json!({
+            "schema": 1,
+            "command": "upgrade",
+            "started": self.started,
+            "seconds": self.seconds,
+            "stopped": self.stopped,
+            "machine": self.machine,
+            "settings": self.settings,
+            "implementations": [self.entry],
+            "metrics": metrics.collect::<Value>(),
+            "datagrams": self.tally.sent,
+            "goals": self.goals(),
+            "notes": [],
+        })
     }
 
     /// An error if a goal is missed.
@@ -264,12 +227,7 @@ mod tests {
     use crate::implementation::Implementation;
 
     fn report(gaps: &[f64], handshakes: u64, tally: Tally) -> UpgradeReport {
-        let entry = Entry {
-            who: Implementation::Adit,
-            version: "1".to_owned(),
-            binary: None,
-            environment: Vec::new(),
-        };
+        let entry = Entry::plain(Implementation::Adit, "1");
         let count = u32::try_from(gaps.len()).unwrap();
         let mut report = UpgradeReport::new([count, 1000, 0], entry);
         for &gap in gaps {
@@ -311,7 +269,7 @@ mod tests {
     #[test]
     fn the_document_has_every_value_and_what_the_page_of_results_reads() {
         let report = report(&[10.0, 30.0], 0, Tally::default());
-        let json = serde_json::to_value(report.document()).unwrap();
+        let json = report.document();
         let gap = &json["metrics"][0]["implementations"]["adit"];
         assert_eq!(gap["rounds"], serde_json::json!([10.0, 30.0]));
         assert_eq!((&gap["median"], &gap["max"]), (&20.0.into(), &30.0.into()));
