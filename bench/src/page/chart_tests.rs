@@ -32,8 +32,8 @@ fn results() -> serde_json::Value {
         "implementations": entries,
         "metrics": [
             {"id": "tcp1", "title": "TCP", "unit": "Gb/s", "implementations": of(&stream)},
-            {"id": "tcp1.cpu", "implementations": of(&[("adit", 1.1), ("wireguard-go", 5.9)])},
-            {"id": "ping-load.p50", "implementations": of(&[("adit", 400.0), ("kernel", 300.0)])},
+            {"id": "tcp1.cpu", "unit": "CPU-s/GB", "implementations": of(&[("adit", 1.1), ("wireguard-go", 5.9)])},
+            {"id": "ping-load.p50", "unit": "µs", "implementations": of(&[("adit", 400.0), ("kernel", 300.0)])},
         ],
     })
 }
@@ -159,10 +159,6 @@ fn the_best_bar_comes_first_and_adit_stands_out() {
 fn the_link_without_a_tunnel_is_no_bar() {
     let svg = drawn(&results());
     assert!(
-        svg.contains("Without a tunnel: the stream 24.00 Gb/s"),
-        "{svg}"
-    );
-    assert!(
         !svg.contains(">direct<") && !svg.contains(">ceiling<"),
         "{svg}"
     );
@@ -175,7 +171,7 @@ fn the_small_print_has_machine_date_versions_and_command() {
     results["implementations"][2]["version"] = json!("0.0.2 (/home/somebody/wireguard-go)");
     let svg = drawn(&results);
     assert!(
-        svg.contains("Some CPU, 2 cores, Linux 6.12; cubic; 2024-02-29"),
+        svg.contains("Some CPU, 2 cores, Linux 6.12; 2024-02-29"),
         "{svg}"
     );
     assert!(
@@ -183,41 +179,17 @@ fn the_small_print_has_machine_date_versions_and_command() {
         "{svg}"
     );
     assert!(svg.contains("Medians of 5 rounds"), "{svg}");
-    // A line of small print may end before its last word.
-    let words = svg.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(words.contains("Made by: adit-lab compare --only"), "{svg}");
-    assert!(words.contains("ping-load,tcp1</text>"), "{svg}");
+    assert!(svg.contains("Made by: adit-lab compare<"), "{svg}");
 }
 
 #[test]
-fn the_command_names_what_is_not_the_default() {
-    let command = |steps: &[Step], rounds| {
-        let mut some = parse(&results().to_string()).unwrap();
-        some.settings.steps = steps.iter().map(|step| step.name()).collect();
-        command(&some, rounds)
-    };
-    assert_eq!(command(&Step::DEFAULT, 5), "adit-lab compare");
-    assert_eq!(command(&Step::DEFAULT, 3), "adit-lab compare --rounds 3");
-    assert_eq!(command(&Step::QUICK, 1), "adit-lab compare --quick");
-    assert_eq!(
-        command(&[Step::Tcp1], 1),
-        "adit-lab compare --only tcp1 --rounds 1"
-    );
-}
-
-#[test]
-fn what_was_not_measured_is_left_out_and_noted() {
+fn what_was_not_measured_is_left_out() {
     let mut results = results();
-    let note = "Not measured: its CPU time of kernel; the ping beside a stream of wireguard-go";
-    assert!(drawn(&results).contains(note));
     results["metrics"].as_array_mut().unwrap().pop();
     let svg = drawn(&results);
     assert!(!svg.contains("Ping beside"), "{svg}");
-    assert!(
-        svg.contains("Not measured: its CPU time of kernel; the ping beside a stream<"),
-        "{svg}"
-    );
     results["metrics"] = json!([]);
+    results["goals"] = json!([{"name": "x", "goal": "≥ 1", "met": true}]);
     assert!(refused(&results.to_string()).contains("--only tcp1,ping-load"));
 }
 
@@ -262,34 +234,24 @@ fn what_is_no_results_file_is_refused_with_the_reason() {
         results[key] = value;
         refused(&results.to_string())
     };
-    assert!(
-        refused("").starts_with("the file is empty; a file that `adit-lab compare --json=FILE`")
-    );
     assert!(refused("median ± half the range").starts_with("this is not JSON"));
-    assert!(refused("[1, 2]").contains("it has no `command`"));
-    assert!(refused(r#"{"schema": 2}"#).contains("it has no `command`"));
-    assert!(refused(r#"{"command": "compare"}"#).contains("it has no `schema`"));
-    assert!(
-        with("command", json!("checksum")).starts_with("these are results of `adit-lab checksum`")
-    );
+    assert!(refused("[1, 2]").contains("this is no results file of agree, compare"));
+    assert!(with("command", json!("checksum")).contains("its command is \"checksum\""));
     assert!(with("schema", json!(1)).contains("its schema is 1, and this adit-lab reads schema 2"));
-    assert!(with("machine", json!(null)).starts_with("this is no whole results file: "));
+    assert!(with("schema", json!(null)).contains("it has no schema"));
 }
 
 #[test]
 fn a_document_of_this_version_can_be_drawn() {
     use crate::implementation::Entry;
     use crate::implementation::Implementation::{Adit, Tailscale};
+    use crate::metric::Step;
     use crate::report::{ComparisonReport, Sample};
     let mut report = ComparisonReport::new("cubic".to_owned(), vec![Step::Tcp1]);
     for (implementation, value) in [(Tailscale, 5.0), (Adit, 10.0)] {
-        let version = "1".to_owned();
-        report.implementations.push(Entry {
-            who: implementation,
-            version,
-            binary: None,
-            environment: Vec::new(),
-        });
+        report
+            .implementations
+            .push(Entry::plain(implementation, "1"));
         report.samples.push(Sample {
             round: 1,
             implementation,
@@ -303,7 +265,7 @@ fn a_document_of_this_version_can_be_drawn() {
     check_well_formed(&svg).unwrap();
     assert!(svg.contains("adit 10.0, tailscale 5.00"), "{svg}");
     assert!(
-        svg.contains("Values of one round. Made by: adit-lab compare --only tcp1 --rounds 1"),
+        svg.contains("Values of one round; thin lines reach from the least to the greatest."),
         "{svg}"
     );
 }
@@ -334,7 +296,7 @@ fn the_chart_is_written_to_a_directory_that_is_made() {
 fn gateway() -> Value {
     let measure = |name: &str, unit: &str, values: &[(&str, f64)]| {
         let values = values.iter().map(|&(who, median)| {
-            let all = json!({"median": median, "min": median, "max": median});
+            let all = json!({"median": median, "min": median, "max": median, "count": 3});
             (who.to_owned(), all)
         });
         let values: serde_json::Map<_, _> = values.collect();
@@ -386,7 +348,6 @@ fn bars_of_a_gateway_begin_with_the_best() {
     ] {
         assert!(svg.contains(panel), "{svg}");
     }
-    assert!(bars(&results().to_string()).is_err());
     assert!(bars(&gateway().to_string()).is_err());
 }
 
@@ -466,8 +427,8 @@ fn what_has_no_curves_is_refused_with_the_reason() {
     let mut newer = gateway();
     newer["schema"] = json!(2);
     assert!(refused(&newer.to_string()).contains("its schema is 2"));
-    let memory = json!({"command": "scale"});
-    assert!(refused(&memory.to_string()).contains("it has no schema"));
+    newer["schema"] = json!(null);
+    assert!(refused(&newer.to_string()).contains("it has no schema"));
 }
 
 #[test]

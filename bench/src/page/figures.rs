@@ -194,6 +194,20 @@ impl Figure {
         }
     }
 
+    /// The most rounds of a value.
+    pub(super) fn rounds(&self) -> usize {
+        let count = |(_, values): &(_, Values)| values.count;
+        match &self.drawing {
+            Drawing::Bars(bars) => bars.iter().map(|(_, values)| values.count).max(),
+            Drawing::Curves { lines, .. } => {
+                let points = lines.iter().flat_map(|line| &line.points);
+                points.map(count).max()
+            }
+            Drawing::Heat(_) | Drawing::Flame(_) => None,
+        }
+        .unwrap_or(0)
+    }
+
     /// Whether a greater value is the better one.
     pub(super) fn is_more_better(&self) -> bool {
         let is_rate = ["Gb/s", "Mb/s", "kpps", "1/s"].contains(&self.unit.as_str());

@@ -1,9 +1,11 @@
-//! The curves of `adit-lab gateway`: what several cases and measures say together.
+//! The curves of `adit-lab gateway`: what several cases and measures say together; and bars of it and of
+//! `compare`.
 
 use serde_json::Value;
 
 use super::figures::{Drawing, Figure, Values};
 use super::read::{add_points, list, text, values};
+use crate::implementation::Implementation::{Ceiling, Direct};
 
 /// Cases whose measures of this name are points over this.
 struct Curve {
@@ -105,8 +107,12 @@ pub(super) fn curves(json: &Value) -> Vec<Figure> {
     all
 }
 
-/// Bars that say at a glance how gateways compare: case, measure, title, and whether more is better.
-const BARS: [(&str, &str, &str, bool); 4] = [
+/// Bars that say at a glance how implementations compare: case, of a gateway, measure, title, and whether
+/// more is better.
+const BARS: [(&str, &str, &str, bool); 7] = [
+    ("", "tcp1", "One TCP stream", true),
+    ("", "tcp1.cpu", "CPU time of it, both daemons", false),
+    ("", "ping-load.p50", "Ping beside one TCP stream", false),
     ("slow", "stream", "One TCP stream", true),
     (
         "four-tunnels",
@@ -123,17 +129,24 @@ const BARS: [(&str, &str, &str, bool); 4] = [
     ("peers-64", "total", "TCP to 64 peers, sum", true),
 ];
 
+/// Whether a bar is drawn for it: neither for the link without a tunnel nor for the build that encrypts
+/// nothing.
+pub(super) fn is_shown(name: &str) -> bool {
+    ![Direct.name(), Ceiling.name()].contains(&name)
+}
+
 /// The best first.
 pub(super) fn bars(json: &Value) -> Vec<Figure> {
     let figure = |&(case, name, title, more): &(&str, &str, &str, bool)| {
         let measure = find(json, case, name)?;
         let mut bars = of_all(measure);
+        bars.retain(|(name, _)| is_shown(name));
         bars.sort_by(|(_, a), (_, b)| match more {
             true => b.median.total_cmp(&a.median),
             false => a.median.total_cmp(&b.median),
         });
         let better = if more { "more" } else { "less" };
-        Some(Figure {
+        (!bars.is_empty()).then(|| Figure {
             id: name.to_owned(),
             title: title.to_owned(),
             unit: format!("{} ({better} is better)", text(&measure["unit"])),
@@ -144,6 +157,9 @@ pub(super) fn bars(json: &Value) -> Vec<Figure> {
 }
 
 fn find<'a>(json: &'a Value, case: &str, measure: &str) -> Option<&'a Value> {
+    if case.is_empty() {
+        return list(json, "metrics").find(|of| of["id"] == measure);
+    }
     let case = list(json, "cases").find(|of| of["case"] == case)?;
     list(case, "measures").find(|of| of["name"] == measure)
 }

@@ -6,7 +6,6 @@
 //! picture (`chart`, `picture`). The same files always give the same bytes.
 
 mod chart;
-mod comparison;
 mod figures;
 mod flame;
 mod gateway;
