@@ -168,6 +168,17 @@ pub(crate) enum Better {
     Lower,
 }
 
+impl Better {
+    /// The one with the best value.
+    pub(crate) fn best<T>(self, all: impl Iterator<Item = (T, f64)>) -> Option<T> {
+        let best = match self {
+            Self::Higher => all.max_by(|a, b| a.1.total_cmp(&b.1)),
+            Self::Lower => all.min_by(|a, b| a.1.total_cmp(&b.1)),
+        };
+        best.map(|(which, _)| which)
+    }
+}
+
 /// One row of the tables.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(crate) struct Metric {
@@ -225,242 +236,56 @@ const SEGMENTS: &str = "segments";
 const PER_GB: &str = "CPU-s/GB";
 
 /// Every metric, in the order of the tables.
+#[rustfmt::skip]
 pub(crate) const METRICS: &[Metric] = &[
     framed(higher("tcp1", "TCP, 1 stream", GBPS, Step::Tcp1), TCP, V4),
-    whole(lower(
-        "tcp1.retransmits",
-        "  retransmits",
-        SEGMENTS,
-        Step::Tcp1,
-    )),
-    lower(
-        "tcp1.cpu-tx",
-        "  CPU of the sending daemon",
-        PER_GB,
-        Step::Tcp1,
-    ),
-    lower(
-        "tcp1.cpu-rx",
-        "  CPU of the receiving daemon",
-        PER_GB,
-        Step::Tcp1,
-    ),
+    whole(lower("tcp1.retransmits", "  retransmits", SEGMENTS, Step::Tcp1)),
+    lower("tcp1.cpu-tx", "  CPU of the sending daemon", PER_GB, Step::Tcp1),
+    lower("tcp1.cpu-rx", "  CPU of the receiving daemon", PER_GB, Step::Tcp1),
     lower("tcp1.cpu", "  CPU of both daemons", PER_GB, Step::Tcp1),
-    lower(
-        "tcp1.cpu-machine",
-        "  CPU of the whole machine",
-        PER_GB,
-        Step::Tcp1,
-    ),
-    framed(
-        higher(
-            "tcp1-pinned",
-            "TCP, 1 stream, one end per core",
-            GBPS,
-            Step::Tcp1Pinned,
-        ),
-        TCP,
-        V4,
-    ),
-    whole(lower(
-        "tcp1-pinned.retransmits",
-        "  retransmits",
-        SEGMENTS,
-        Step::Tcp1Pinned,
-    )),
-    lower(
-        "tcp1-pinned.cpu",
-        "  CPU of both daemons",
-        PER_GB,
-        Step::Tcp1Pinned,
-    ),
-    framed(
-        higher(
-            "tcp1-own",
-            "TCP, 1 stream, lab's generator",
-            GBPS,
-            Step::Tcp1Own,
-        ),
-        TCP,
-        V4,
-    ),
+    lower("tcp1.cpu-machine", "  CPU of the whole machine", PER_GB, Step::Tcp1),
+    framed(higher("tcp1-pinned", "TCP, 1 stream, one end per core", GBPS, Step::Tcp1Pinned), TCP, V4),
+    whole(lower("tcp1-pinned.retransmits", "  retransmits", SEGMENTS, Step::Tcp1Pinned)),
+    lower("tcp1-pinned.cpu", "  CPU of both daemons", PER_GB, Step::Tcp1Pinned),
+    framed(higher("tcp1-own", "TCP, 1 stream, lab's generator", GBPS, Step::Tcp1Own), TCP, V4),
     framed(higher("tcp8", "TCP, 8 streams", GBPS, Step::Tcp8), TCP, V4),
-    whole(lower(
-        "tcp8.retransmits",
-        "  retransmits",
-        SEGMENTS,
-        Step::Tcp8,
-    )),
-    framed(
-        higher("tcp128", "TCP, 128 streams", GBPS, Step::Tcp128),
-        TCP,
-        V4,
-    ),
-    whole(lower(
-        "tcp128.retransmits",
-        "  retransmits",
-        SEGMENTS,
-        Step::Tcp128,
-    )),
-    framed(
-        higher(
-            "tcp128-own",
-            "TCP, 128 streams, lab's generator",
-            GBPS,
-            Step::Tcp128Own,
-        ),
-        TCP,
-        V4,
-    ),
-    whole(lower(
-        "tcp128-own.retransmits",
-        "  retransmits",
-        SEGMENTS,
-        Step::Tcp128Own,
-    )),
-    framed(
-        higher("bidir", "TCP, both directions, sum", GBPS, Step::Bidir),
-        TCP,
-        V4,
-    ),
-    whole(lower(
-        "bidir.retransmits",
-        "  retransmits",
-        SEGMENTS,
-        Step::Bidir,
-    )),
-    framed(
-        higher("vxlan", "TCP in VXLAN", GBPS, Step::Vxlan),
-        Load::TcpInVxlan,
-        V4,
-    ),
-    whole(lower(
-        "vxlan.retransmits",
-        "  retransmits",
-        SEGMENTS,
-        Step::Vxlan,
-    )),
-    framed(
-        higher(
-            "ipv6-inside",
-            "TCP over IPv6 inside",
-            GBPS,
-            Step::Ipv6Inside,
-        ),
-        Load::Tcp(Family::V6),
-        V4,
-    ),
-    framed(
-        higher(
-            "ipv6-outside",
-            "TCP, tunnel over IPv6",
-            GBPS,
-            Step::Ipv6Outside,
-        ),
-        TCP,
-        Family::V6,
-    ),
-    framed(
-        higher("udp64", "UDP 64 B delivered", KPPS, Step::Udp64),
-        Load::Udp(64),
-        V4,
-    ),
+    whole(lower("tcp8.retransmits", "  retransmits", SEGMENTS, Step::Tcp8)),
+    framed(higher("tcp128", "TCP, 128 streams", GBPS, Step::Tcp128), TCP, V4),
+    whole(lower("tcp128.retransmits", "  retransmits", SEGMENTS, Step::Tcp128)),
+    framed(higher("tcp128-own", "TCP, 128 streams, lab's generator", GBPS, Step::Tcp128Own), TCP, V4),
+    whole(lower("tcp128-own.retransmits", "  retransmits", SEGMENTS, Step::Tcp128Own)),
+    framed(higher("bidir", "TCP, both directions, sum", GBPS, Step::Bidir), TCP, V4),
+    whole(lower("bidir.retransmits", "  retransmits", SEGMENTS, Step::Bidir)),
+    framed(higher("vxlan", "TCP in VXLAN", GBPS, Step::Vxlan), Load::TcpInVxlan, V4),
+    whole(lower("vxlan.retransmits", "  retransmits", SEGMENTS, Step::Vxlan)),
+    framed(higher("ipv6-inside", "TCP over IPv6 inside", GBPS, Step::Ipv6Inside), Load::Tcp(Family::V6), V4),
+    framed(higher("ipv6-outside", "TCP, tunnel over IPv6", GBPS, Step::Ipv6Outside), TCP, Family::V6),
+    framed(higher("udp64", "UDP 64 B delivered", KPPS, Step::Udp64), Load::Udp(64), V4),
     lower("udp64.lost", "  lost of what was sent", "%", Step::Udp64),
-    framed(
-        higher("udp512", "UDP 512 B delivered", KPPS, Step::Udp512),
-        Load::Udp(512),
-        V4,
-    ),
+    framed(higher("udp512", "UDP 512 B delivered", KPPS, Step::Udp512), Load::Udp(512), V4),
     lower("udp512.lost", "  lost of what was sent", "%", Step::Udp512),
-    framed(
-        higher("udp1368", "UDP 1368 B delivered", KPPS, Step::Udp1368),
-        Load::Udp(1368),
-        V4,
-    ),
-    lower(
-        "udp1368.lost",
-        "  lost of what was sent",
-        "%",
-        Step::Udp1368,
-    ),
-    framed(
-        higher(
-            "udp64-own",
-            "UDP 64 B, lab's generator",
-            KPPS,
-            Step::Udp64Own,
-        ),
-        Load::Udp(64),
-        V4,
-    ),
-    lower(
-        "udp64-own.lost",
-        "  lost of what was sent",
-        "%",
-        Step::Udp64Own,
-    ),
-    framed(
-        higher(
-            "udp1368-own",
-            "UDP 1368 B, lab's generator",
-            KPPS,
-            Step::Udp1368Own,
-        ),
-        Load::Udp(1368),
-        V4,
-    ),
-    lower(
-        "udp1368-own.lost",
-        "  lost of what was sent",
-        "%",
-        Step::Udp1368Own,
-    ),
-    framed(
-        higher("udp-gso", "UDP 1368 B in trains (GSO)", GBPS, Step::UdpGso),
-        Load::Udp(1368),
-        V4,
-    ),
+    framed(higher("udp1368", "UDP 1368 B delivered", KPPS, Step::Udp1368), Load::Udp(1368), V4),
+    lower("udp1368.lost", "  lost of what was sent", "%", Step::Udp1368),
+    framed(higher("udp64-own", "UDP 64 B, lab's generator", KPPS, Step::Udp64Own), Load::Udp(64), V4),
+    lower("udp64-own.lost", "  lost of what was sent", "%", Step::Udp64Own),
+    framed(higher("udp1368-own", "UDP 1368 B, lab's generator", KPPS, Step::Udp1368Own), Load::Udp(1368), V4),
+    lower("udp1368-own.lost", "  lost of what was sent", "%", Step::Udp1368Own),
+    framed(higher("udp-gso", "UDP 1368 B in trains (GSO)", GBPS, Step::UdpGso), Load::Udp(1368), V4),
     lower("udp-gso.lost", "  lost of what was sent", "%", Step::UdpGso),
     whole(lower("ping.p50", "ping idle p50", "µs", Step::Ping)),
     whole(lower("ping.p99", "  p99", "µs", Step::Ping)),
     whole(lower("ping.p99.9", "  p99.9", "µs", Step::Ping)),
     lower("ping.lost", "  lost", "%", Step::Ping),
-    whole(lower(
-        "ping-load.p50",
-        "ping beside a TCP stream p50",
-        "µs",
-        Step::PingLoad,
-    )),
+    whole(lower("ping-load.p50", "ping beside a TCP stream p50", "µs", Step::PingLoad)),
     whole(lower("ping-load.p99", "  p99", "µs", Step::PingLoad)),
     lower("ping-load.lost", "  lost", "%", Step::PingLoad),
-    higher(
-        "ping-load.tcp",
-        "  the stream meanwhile",
-        GBPS,
-        Step::PingLoad,
-    ),
-    lower(
-        "answers.p50",
-        "200 KB beside 8 TCP streams p50",
-        "ms",
-        Step::Answers,
-    ),
+    higher("ping-load.tcp", "  the stream meanwhile", GBPS, Step::PingLoad),
+    lower("answers.p50", "200 KB beside 8 TCP streams p50", "ms", Step::Answers),
     lower("answers.p99", "  p99", "ms", Step::Answers),
     lower("answers.max", "  the longest", "ms", Step::Answers),
-    higher(
-        "answers.tcp",
-        "  the streams meanwhile",
-        GBPS,
-        Step::Answers,
-    ),
-    Metric {
-        places: 1,
-        ..lower("rss.idle", "memory of a daemon, idle", "MiB", Step::Memory)
-    },
-    Metric {
-        places: 1,
-        ..lower("rss.peak", "  peak", "MiB", Step::Memory)
-    },
+    higher("answers.tcp", "  the streams meanwhile", GBPS, Step::Answers),
+    Metric { places: 1, ..lower("rss.idle", "memory of a daemon, idle", "MiB", Step::Memory) },
+    Metric { places: 1, ..lower("rss.peak", "  peak", "MiB", Step::Memory) },
 ];
 
 impl Metric {

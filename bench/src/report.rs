@@ -8,7 +8,7 @@ use adit_testbed::proc;
 use serde::Serialize;
 
 use crate::implementation::{Entry, Implementation};
-use crate::metric::{Better, Metric, Step, metric};
+use crate::metric::{Metric, Step, metric};
 use crate::stats::{Ratio, Summary, ratio, summary};
 use crate::{output, tools};
 
@@ -229,11 +229,7 @@ impl ComparisonReport {
         let medians = of
             .iter()
             .filter_map(|&who| Some((who, self.median(who, id)?)));
-        let best = match better {
-            Better::Higher => medians.max_by(|a, b| a.1.total_cmp(&b.1)),
-            Better::Lower => medians.min_by(|a, b| a.1.total_cmp(&b.1)),
-        };
-        best.map(|(who, _)| who)
+        better.best(medians)
     }
 
     /// What a tunnel could reach at most: the direct path's median times what framing leaves of it.

@@ -125,7 +125,11 @@ impl EmbedArgs {
             };
             self.has(part) && (self.ways.is_empty() || self.ways.contains(way))
         };
-        Way::ALL.into_iter().filter(is_asked).collect()
+        Way::value_variants()
+            .iter()
+            .copied()
+            .filter(is_asked)
+            .collect()
     }
 }
 
@@ -396,7 +400,7 @@ mod tests {
     #[test]
     fn each_part_has_its_ways() {
         assert!(args(&[]).needs_root());
-        assert_eq!(args(&[]).ways(), Way::ALL);
+        assert_eq!(args(&[]).ways(), Way::value_variants());
         let packets = args(&["--only", "packets"]);
         assert!(!packets.needs_root() && packets.ways().is_empty());
         let stacks = args(&["--only", "packets,stacks"]);

@@ -48,19 +48,6 @@ pub(super) enum End {
 }
 
 impl Way {
-    /// In the order of the tables.
-    pub(super) const ALL: [Self; 9] = [
-        Self::AditEngine,
-        Self::AditDevice,
-        Self::BoringtunTunn,
-        Self::Gotatun,
-        Self::AditNet,
-        Self::WireguardGoNetstack,
-        Self::AditProxy,
-        Self::Wireproxy,
-        Self::AditDaemon,
-    ];
-
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::AditEngine => "adit-engine",
@@ -219,7 +206,7 @@ mod tests {
 
     #[test]
     fn the_versions_of_other_libraries_are_known() {
-        for way in Way::ALL {
+        for &way in Way::value_variants() {
             assert_eq!(way.version().is_some(), way.peer().is_some(), "{way:?}");
         }
         assert_eq!(Way::Gotatun.version().unwrap().split('.').count(), 3);
@@ -230,7 +217,7 @@ mod tests {
 
     #[test]
     fn a_way_is_called_as_it_is_in_tables() {
-        for way in Way::ALL {
+        for &way in Way::value_variants() {
             assert_eq!(Way::from_str(way.name(), false), Ok(way));
         }
     }

@@ -53,66 +53,16 @@ const SHARED: &str = "UDP in both directions, counted at the exit, in both; ther
 const THEORY: &str =
     "of 1 GbE there; here of what the same links forward without a tunnel, in both less framing";
 const ESP: &str = "the kernel's ESP and packets of 1518 octets there; here strongSwan's ESP in userspace, which takes 1400";
+#[rustfmt::skip]
 const PUBLISHED: [Published; 8] = [
-    Published::gbps(
-        "XG-1541, one tunnel, kernel",
-        1.542,
-        "forwarded-1",
-        "kernel",
-        SHARED,
-    ),
-    Published::gbps(
-        "XG-1541, one tunnel, wireguard-go",
-        1.37,
-        "forwarded-1",
-        "wireguard-go",
-        SHARED,
-    ),
-    Published::gbps(
-        "XG-1541, four tunnels, wireguard-go",
-        2.7,
-        "forwarded-4",
-        "wireguard-go",
-        SHARED,
-    ),
-    Published::gbps(
-        "XG-1541, four tunnels, kernel",
-        6.51,
-        "forwarded-4",
-        "kernel",
-        SHARED,
-    ),
-    Published {
-        unit: "%",
-        ..Published::gbps(
-            "SG-5100, one tunnel, kernel, of theory",
-            99.89,
-            "forwarded-1.percent",
-            "kernel",
-            THEORY,
-        )
-    },
-    Published {
-        unit: "%",
-        ..Published::gbps(
-            "SG-5100, one tunnel, wireguard-go, of theory",
-            36.15,
-            "forwarded-1.percent",
-            "wireguard-go",
-            THEORY,
-        )
-    },
-    Published::gbps(
-        "IPsec, AES-GCM-128, largest packets",
-        1.7236,
-        "udp-1400.gbps",
-        "ipsec",
-        ESP,
-    ),
-    Published {
-        unit: "octets",
-        ..Published::gbps("IPsec, knee", 1024.0, "udp.knee", "ipsec", ESP)
-    },
+    Published::gbps("XG-1541, one tunnel, kernel", 1.542, "forwarded-1", "kernel", SHARED),
+    Published::gbps("XG-1541, one tunnel, wireguard-go", 1.37, "forwarded-1", "wireguard-go", SHARED),
+    Published::gbps("XG-1541, four tunnels, wireguard-go", 2.7, "forwarded-4", "wireguard-go", SHARED),
+    Published::gbps("XG-1541, four tunnels, kernel", 6.51, "forwarded-4", "kernel", SHARED),
+    Published { unit: "%", ..Published::gbps("SG-5100, one tunnel, kernel, of theory", 99.89, "forwarded-1.percent", "kernel", THEORY) },
+    Published { unit: "%", ..Published::gbps("SG-5100, one tunnel, wireguard-go, of theory", 36.15, "forwarded-1.percent", "wireguard-go", THEORY) },
+    Published::gbps("IPsec, AES-GCM-128, largest packets", 1.7236, "udp-1400.gbps", "ipsec", ESP),
+    Published { unit: "octets", ..Published::gbps("IPsec, knee", 1024.0, "udp.knee", "ipsec", ESP) },
 ];
 
 /// Measures everything that is there.

@@ -278,11 +278,7 @@ impl Results {
         let medians = among
             .iter()
             .filter_map(|&name| Some((name, self.median(measure, name)?)));
-        let best = match better {
-            Better::Higher => medians.max_by(|a, b| a.1.total_cmp(&b.1)),
-            Better::Lower => medians.min_by(|a, b| a.1.total_cmp(&b.1)),
-        };
-        best.map(|(name, _)| name)
+        better.best(medians)
     }
 
     pub(super) fn finish(mut self) -> SourceResults {

@@ -3,11 +3,13 @@
 use serde_json::Value;
 
 use super::Table;
-use super::tables::{OTHERS, array, entry, files, goal, median, title, verdict};
+use super::tables::{
+    ALL, OTHERS, array, columns, entry, files, goal, median, shown, title, verdict,
+};
 
 pub(super) fn slow_peer(results: &[Value], table: &mut Table) -> Result<(), String> {
     let [json] = files(results)?;
-    table.head = gateway_head("the other peer");
+    table.head = columns(&["the other peer"], &ALL, &["goal"]);
     table.rows = gateway_rows(
         json,
         "slow",
@@ -30,7 +32,7 @@ pub(super) fn slow_peer(results: &[Value], table: &mut Table) -> Result<(), Stri
 /// What an application gets of more than can be carried.
 pub(super) fn overload(results: &[Value], table: &mut Table) -> Result<(), String> {
     let [json] = files(results)?;
-    table.head = gateway_head("Gb/s that the application gets");
+    table.head = columns(&["Gb/s that the application gets"], &ALL, &["goal"]);
     let rows = |case, most| {
         let twice = "when twice that is offered";
         let of_most = "as a share of the most";
@@ -56,8 +58,7 @@ pub(super) fn overload(results: &[Value], table: &mut Table) -> Result<(), Strin
 /// What four tunnels in one process take, and what each of several busy peers gets.
 pub(super) fn fair_shares(results: &[Value], table: &mut Table) -> Result<(), String> {
     let [all, two] = files(results)?;
-    table.head = gateway_head("measure");
-    table.rows.clear();
+    table.begin(columns(&["measure"], &ALL, &["goal"]));
     for (json, case, rows) in [
         (
             all,
@@ -115,43 +116,14 @@ pub(super) fn fair_shares(results: &[Value], table: &mut Table) -> Result<(), St
 }
 
 /// What is measured of active peers: label, name, places, and the name of the CPU time.
+#[rustfmt::skip]
 const ACTIVE: [(&str, &str, usize, &str); 8] = [
-    (
-        "UDP 64 B from them, kpps, µs",
-        "from_peers_64",
-        0,
-        "from_peers_64_cpu",
-    ),
-    (
-        "UDP 64 B to them, kpps, µs",
-        "to_peers_64",
-        0,
-        "to_peers_64_cpu",
-    ),
-    (
-        "UDP 1368 B from them, kpps, µs",
-        "from_peers_1368",
-        0,
-        "from_peers_1368_cpu",
-    ),
-    (
-        "UDP 1368 B to them, kpps, µs",
-        "to_peers_1368",
-        0,
-        "to_peers_1368_cpu",
-    ),
-    (
-        "TCP from 100 of them, Gb/s, s/GB",
-        "from_peers_tcp",
-        2,
-        "from_peers_tcp_cpu",
-    ),
-    (
-        "TCP to 100 of them, Gb/s, s/GB",
-        "to_peers_tcp",
-        2,
-        "to_peers_tcp_cpu",
-    ),
+    ("UDP 64 B from them, kpps, µs", "from_peers_64", 0, "from_peers_64_cpu"),
+    ("UDP 64 B to them, kpps, µs", "to_peers_64", 0, "to_peers_64_cpu"),
+    ("UDP 1368 B from them, kpps, µs", "from_peers_1368", 0, "from_peers_1368_cpu"),
+    ("UDP 1368 B to them, kpps, µs", "to_peers_1368", 0, "to_peers_1368_cpu"),
+    ("TCP from 100 of them, Gb/s, s/GB", "from_peers_tcp", 2, "from_peers_tcp_cpu"),
+    ("TCP to 100 of them, Gb/s, s/GB", "to_peers_tcp", 2, "to_peers_tcp_cpu"),
     ("handshakes a second", "handshakes", 0, ""),
     ("peak memory, MiB", "peak_memory", 0, ""),
 ];
@@ -160,9 +132,7 @@ const ACTIVE: [(&str, &str, usize, &str); 8] = [
 pub(super) fn active_peers(results: &[Value], table: &mut Table) -> Result<(), String> {
     let [json] = files(results)?;
     let counts = ["1", "10", "100", "1,000", "10,000"];
-    let head = ["measure", "implementation"].iter().chain(&counts);
-    table.head = head.map(|text| (*text).to_owned()).collect();
-    table.rows.clear();
+    table.begin(["measure", "implementation"].into_iter().chain(counts));
     let cases = array(json, "cases")?;
     for (label, name, places, cpu) in ACTIVE {
         for (row, who) in ["wireguard-go", "tailscale", "adit"].iter().enumerate() {
@@ -170,9 +140,8 @@ pub(super) fn active_peers(results: &[Value], table: &mut Table) -> Result<(), S
                 let case = format!("peers-active-{}", count.replace(',', ""));
                 let measures = array(entry(cases, "case", &case)?, "measures")?;
                 let of = |name| median(entry(measures, "name", name).ok()?, who);
-                let value = of(name).map(|value| format!("{value:.places$}"));
                 let time = of(cpu).map(|time| format!(", {time:.1}"));
-                Ok(value.unwrap_or_default() + &time.unwrap_or_default())
+                Ok(shown(of(name), places) + &time.unwrap_or_default())
             };
             let cells = counts.iter().map(cell).collect::<Result<Vec<_>, _>>()?;
             let label = if row == 0 { label } else { "" };
@@ -182,12 +151,6 @@ pub(super) fn active_peers(results: &[Value], table: &mut Table) -> Result<(), S
         }
     }
     Ok(())
-}
-
-fn gateway_head(label: &str) -> Vec<String> {
-    let all = OTHERS.iter().chain(&["adit"]).map(|who| title(who));
-    let label = std::iter::once(label.to_owned());
-    label.chain(all).chain(["goal".to_owned()]).collect()
 }
 
 /// A row for each of these measures: label, name, places.
@@ -201,12 +164,11 @@ fn gateway_rows(
         let measure = entry(measures, "name", name)?;
         let goal = goal(json, &format!("{case}: {name}")).ok();
         let cell = |who: &&str| match median(measure, who) {
-            None => String::new(),
             Some(0.0) => "0".to_owned(),
-            Some(value) => format!("{value:.places$}"),
+            value => shown(value, *places),
         };
         let mut row = vec![(*label).to_owned()];
-        row.extend(OTHERS.iter().chain(&["adit"]).map(cell));
+        row.extend(ALL.iter().map(cell));
         row[1 + OTHERS.len()] += goal.map_or("", verdict);
         row.push(goal.map_or_else(String::new, |goal| {
             goal["goal"].as_str().unwrap_or_default().to_owned()

@@ -5,8 +5,8 @@ use serde_json::Value;
 use super::Table;
 use super::reproduced::kernel;
 use super::tables::{
-    MISSED, OTHERS, array, entry, files, fixed, goal, limit, median, meets, metric, number, title,
-    verdict,
+    ALL, MISSED, OTHERS, array, columns, entry, files, fixed, goal, limit, median, meets, metric,
+    number, shown, title, verdict,
 };
 
 /// What a row of the table of speed divides Adit's median by.
@@ -27,13 +27,9 @@ const ONE: Option<Over> = Some(Over::OneStream);
 
 /// Label, measure, places of its values, and what Adit stands beside, if that is anything. A row without a label is another
 /// ratio of the one above.
+#[rustfmt::skip]
 const SPEED: [(&str, &str, usize, Option<Over>); 26] = [
-    (
-        "one TCP stream, Gb/s",
-        "tcp1",
-        2,
-        Some(Over::Other("wireguard-go")),
-    ),
+    ("one TCP stream, Gb/s", "tcp1", 2, Some(Over::Other("wireguard-go"))),
     ("", "tcp1", 2, FORK),
     ("the same, one end per core, Gb/s", "tcp1-pinned", 2, FORK),
     ("CPU-seconds per GB, both daemons", "tcp1.cpu", 2, FORK),
@@ -41,19 +37,9 @@ const SPEED: [(&str, &str, usize, Option<Over>); 26] = [
     ("128 streams, Gb/s", "tcp128", 2, ONE),
     ("the same by the lab's generator", "tcp128-own", 2, ONE),
     ("both directions, sum, Gb/s", "bidir", 2, ONE),
-    (
-        "UDP 64 B delivered, lab's generator, kpps",
-        "udp64-own",
-        0,
-        BEST,
-    ),
+    ("UDP 64 B delivered, lab's generator, kpps", "udp64-own", 0, BEST),
     ("the same by iperf3", "udp64", 0, BEST),
-    (
-        "UDP 1368 B delivered, lab's generator, kpps",
-        "udp1368-own",
-        0,
-        BEST,
-    ),
+    ("UDP 1368 B delivered, lab's generator, kpps", "udp1368-own", 0, BEST),
     ("the same by iperf3", "udp1368", 0, BEST),
     ("UDP from an application with GSO, Gb/s", "udp-gso", 2, BEST),
     ("TCP in VXLAN, Gb/s", "vxlan", 2, BEST),
@@ -64,20 +50,10 @@ const SPEED: [(&str, &str, usize, Option<Over>); 26] = [
     ("the same, p99", "ping-load.p99", 0, BEST),
     ("", "ping-load.p99", 0, FORK),
     ("the stream meanwhile, Gb/s", "ping-load.tcp", 2, ONE),
-    (
-        "200 KB answers beside 8 streams p50, ms",
-        "answers.p50",
-        1,
-        BEST,
-    ),
+    ("200 KB answers beside 8 streams p50, ms", "answers.p50", 1, BEST),
     ("the same, p99", "answers.p99", 1, FORK),
     ("the streams meanwhile, Gb/s", "answers.tcp", 2, FORK),
-    (
-        "retransmitted segments, one stream",
-        "tcp1.retransmits",
-        0,
-        None,
-    ),
+    ("retransmitted segments, one stream", "tcp1.retransmits", 0, None),
     ("peak memory, MiB", "rss.peak", 0, None),
 ];
 
@@ -137,10 +113,9 @@ pub(super) fn speed(results: &[Value], table: &mut Table) -> Result<(), String> 
     table.check_labels(&SPEED.map(|(label, ..)| label))?;
     for (row, (label, id, places, over)) in SPEED.into_iter().enumerate() {
         let all = entry(array(first, "metrics")?, "id", id)?;
-        for who in [&OTHERS[..], &["adit"]].concat() {
+        for who in ALL {
             let value = median(all, who).filter(|_| !label.is_empty());
-            let text = value.map_or(String::new(), |value| format!("{value:.places$}"));
-            table.set(row, &title(who), text)?;
+            table.set(row, &title(who), shown(value, places))?;
         }
         // Where the goal itself is marked, it is missed everywhere.
         let goal = table.rows[row].last().cloned().unwrap_or_default();
@@ -189,21 +164,12 @@ const COMPARED: [(&str, &str, usize); 4] = [
 /// Some measures of one file, with the path without a tunnel, and Adit beside the best other.
 pub(super) fn compared(results: &[Value], table: &mut Table) -> Result<(), String> {
     let [json] = files(results)?;
-    let all = [&OTHERS[..], &["adit"]].concat();
-    let first = ["", "no tunnel"].map(str::to_owned).into_iter();
-    let last = ["ratio".to_owned()];
-    table.head = first
-        .chain(all.iter().map(|who| title(who)))
-        .chain(last)
-        .collect();
-    table.rows.clear();
+    table.begin(columns(&["", "no tunnel"], &ALL, &["ratio"]));
     for (label, id, places) in COMPARED {
         let measure = entry(array(json, "metrics")?, "id", id)?;
         let mut row = vec![label.to_owned()];
-        for who in [&["direct"], &all[..]].concat() {
-            let value = median(measure, who);
-            row.push(value.map_or(String::new(), |value| format!("{value:.places$}")));
-        }
+        let cells = [&["direct"], &ALL[..]].concat().into_iter();
+        row.extend(cells.map(|who| shown(median(measure, who), places)));
         let beside = Beside::of(json, id, Over::Best)?;
         row.push(format!("{:.2} × {}", beside.ratio, beside.over));
         table.rows.push(row);
@@ -313,12 +279,7 @@ pub(super) fn silent(results: &[Value], table: &mut Table) -> Result<(), String>
     let [json] = files(results)?;
     let measures = array(json, "measures")?;
     let all = ["wireguard-go", "tailscale", "boringtun", "adit"];
-    table.head = ["".to_owned()]
-        .into_iter()
-        .chain(all.map(title))
-        .chain(["goal".to_owned()])
-        .collect();
-    table.rows.clear();
+    table.begin(columns(&[""], &all, &["goal"]));
     for (label, id, places, goal_name) in [
         (
             "wake-ups a second, one silent peer",
@@ -383,17 +344,11 @@ const ATTACKS: [(&str, &str); 8] = [
 /// The others from the first file, Adit from the second.
 pub(super) fn floods(results: &[Value], table: &mut Table) -> Result<(), String> {
     let [others, adit] = files(results)?;
-    let all = [&OTHERS[..], &["adit"]].concat();
-    table.head = ["attack".to_owned()]
-        .into_iter()
-        .chain(all.iter().map(|who| title(who)))
-        .chain(["goal".to_owned()])
-        .collect();
-    table.rows.clear();
+    table.begin(columns(&["attack"], &ALL, &["goal"]));
     for (attack, label) in ATTACKS {
         let mut row = vec![label.to_owned()];
-        for who in &all {
-            let json = if *who == "adit" { adit } else { others };
+        for who in ALL {
+            let json = if who == "adit" { adit } else { others };
             row.push(flood(json, attack, who)?);
         }
         let goals = ["stream_kept", "ping_p99", "connected"].map(|name| {

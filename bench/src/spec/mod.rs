@@ -127,10 +127,21 @@ impl Table {
         line(&self.head) + &ruler + &rows
     }
 
+    /// Begins again, with this head and no row.
+    fn begin(&mut self, head: impl IntoIterator<Item: Into<String>>) {
+        self.head = head.into_iter().map(Into::into).collect();
+        self.rows.clear();
+    }
+
+    /// The place of a column.
+    fn column(&self, name: &str) -> Result<usize, String> {
+        let at = self.head.iter().position(|of| of == name);
+        at.ok_or_else(|| format!("it has no column {name:?}"))
+    }
+
     /// Puts a text into the column of this name.
     fn set(&mut self, row: usize, column: &str, text: String) -> Result<(), String> {
-        let at = self.head.iter().position(|name| name == column);
-        let at = at.ok_or_else(|| format!("it has no column {column:?}"))?;
+        let at = self.column(column)?;
         let cell = self.rows.get_mut(row).and_then(|row| row.get_mut(at));
         *cell.ok_or_else(|| format!("it has no cell {row} in {column:?}"))? = text;
         Ok(())
@@ -138,8 +149,7 @@ impl Table {
 
     /// What stands in the column of this name.
     fn cell(&self, row: usize, column: &str) -> Result<&str, String> {
-        let at = self.head.iter().position(|name| name == column);
-        let at = at.ok_or_else(|| format!("it has no column {column:?}"))?;
+        let at = self.column(column)?;
         let cell = self.rows[row].get(at).map(String::as_str);
         cell.ok_or_else(|| format!("row {row} has no cell in {column:?}"))
     }

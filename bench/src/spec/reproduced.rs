@@ -24,20 +24,24 @@ fn text<'a>(json: &'a Value, name: &str) -> Result<&'a str, String> {
     text.ok_or_else(|| format!("the file has no text {name}"))
 }
 
-fn owned(texts: &[&str]) -> Vec<String> {
-    texts.iter().map(|text| (*text).to_owned()).collect()
+/// The names of the subjects. What is emulated stands elsewhere.
+fn subjects(source: &Value) -> Result<Vec<&str>, String> {
+    let all = array(source, "subjects")?.iter();
+    let names = all.map(|subject| text(subject, "name"));
+    let mut names: Vec<&str> = names.collect::<Result<_, _>>()?;
+    names.retain(|name| *name != "emulated");
+    Ok(names)
 }
 
 /// Each published figure, what stands for it in the file, and how that differs.
 pub(super) fn published(results: &[Value], table: &mut Table) -> Result<(), String> {
-    table.head = owned(&[
+    table.begin([
         "source",
         "what",
         "published",
         "Zen 5",
         "what differs on Zen 5",
     ]);
-    table.rows.clear();
     for json in results {
         for of in array(json, "sources")? {
             let mut name = text(of, "source")?;
@@ -113,7 +117,7 @@ pub(super) fn ideas_of_2023(results: &[Value], table: &mut Table) -> Result<(), 
 fn ideas(results: &[Value], article: &str, table: &mut Table) -> Result<(), String> {
     let [json] = files(results)?;
     let source = source(json, article)?;
-    table.head = owned(&[
+    table.begin([
         "one TCP stream, Gb/s",
         "MTU 1420",
         "with BBR",
@@ -122,7 +126,6 @@ fn ideas(results: &[Value], article: &str, table: &mut Table) -> Result<(), Stri
         "CPU s/GB of both daemons, MTU 1420",
         "retransmits",
     ]);
-    table.rows.clear();
     for subject in array(source, "subjects")? {
         let name = text(subject, "name")?;
         let label = match name {
@@ -167,9 +170,7 @@ pub(super) fn checksum(results: &[Value], table: &mut Table) -> Result<(), Strin
                 .is_ok_and(|name| !first["subjects"][name].is_null())
         })
         .collect::<Result<Vec<_>, _>>()?;
-    table.head = vec!["octets".to_owned()];
-    table.head.extend(owned(&ways));
-    table.rows.clear();
+    table.begin(["octets"].iter().chain(&ways).copied());
     for point in points {
         let octets = point["curve"]["at"].as_f64();
         let octets = octets.ok_or("a point of the checksum has no size")?;
@@ -184,13 +185,8 @@ pub(super) fn checksum(results: &[Value], table: &mut Table) -> Result<(), Strin
 pub(super) fn tls(results: &[Value], table: &mut Table) -> Result<(), String> {
     let [json] = files(results)?;
     let source = source(json, "userspace-vs-kernel")?;
-    let subjects = array(source, "subjects")?.iter();
-    let subjects: Vec<&str> = subjects
-        .map(|subject| text(subject, "name"))
-        .collect::<Result<_, _>>()?;
-    table.head = vec![String::new()];
-    table.head.extend(subjects.iter().map(|name| column(name)));
-    table.rows.clear();
+    let subjects = subjects(source)?;
+    table.begin(head("", &subjects));
     for (id, places) in [
         ("tcp-1", 2),
         ("tcp-1.cpu-machine", 2),
@@ -214,18 +210,13 @@ pub(super) fn tls(results: &[Value], table: &mut Table) -> Result<(), String> {
     Ok(())
 }
 
-/// UDP by size, TCP and forwarding, IPsec beside WireGuard. What is emulated stands elsewhere.
+/// UDP by size, TCP and forwarding, IPsec beside WireGuard.
 pub(super) fn ipsec(results: &[Value], table: &mut Table) -> Result<(), String> {
     let [json] = files(results)?;
     let source = source(json, "pfsense")?;
-    let subjects = array(source, "subjects")?.iter();
-    let subjects = subjects.map(|subject| text(subject, "name"));
-    let mut subjects: Vec<&str> = subjects.collect::<Result<_, _>>()?;
-    subjects.retain(|name| *name != "emulated");
-    table.head = vec![String::new()];
-    table.head.extend(subjects.iter().map(|name| column(name)));
+    let subjects = subjects(source)?;
+    table.begin(head("", &subjects));
     table.head.push("Adit, % of theory".to_owned());
-    table.rows.clear();
     for one_way in array(source, "measures")? {
         let id = text(one_way, "id")?;
         let (row, of, places) = match id.split_once('-') {
@@ -274,17 +265,12 @@ pub(super) fn ipsec_congestion(results: &[Value], table: &mut Table) -> Result<(
 }
 
 /// What was measured with cubic and under BBR, both in a cell. Of HTTP only the middle rate, and the
-/// highest; what is emulated stands elsewhere.
+/// highest.
 fn congestion(results: &[Value], name: &str, table: &mut Table) -> Result<(), String> {
     let [json] = files(results)?;
     let source = source(json, name)?;
-    let subjects = array(source, "subjects")?.iter();
-    let subjects = subjects.map(|subject| text(subject, "name"));
-    let mut subjects: Vec<&str> = subjects.collect::<Result<_, _>>()?;
-    subjects.retain(|name| *name != "emulated");
-    table.head = vec!["with cubic, under BBR".to_owned()];
-    table.head.extend(subjects.iter().map(|name| column(name)));
-    table.rows.clear();
+    let subjects = subjects(source)?;
+    table.begin(head("with cubic, under BBR", &subjects));
     for bbr in array(source, "measures")? {
         let id = text(bbr, "id")?;
         let cubic = id.replacen("-bbr", "", 1);
@@ -311,6 +297,12 @@ fn congestion(results: &[Value], name: &str, table: &mut Table) -> Result<(), St
     Ok(())
 }
 
+/// A column for each subject.
+fn head(first: &str, subjects: &[&str]) -> Vec<String> {
+    let columns = subjects.iter().map(|name| column(name));
+    [first.to_owned()].into_iter().chain(columns).collect()
+}
+
 /// What a column of a subject is called.
 fn column(name: &str) -> String {
     match name {
@@ -322,8 +314,7 @@ fn column(name: &str) -> String {
 
 /// The goals of all files.
 pub(super) fn goals(results: &[Value], table: &mut Table) -> Result<(), String> {
-    table.head = owned(&["ratio", "value", "goal"]);
-    table.rows.clear();
+    table.begin(["ratio", "value", "goal"]);
     for json in results {
         for of in array(json, "sources")? {
             for goal in array(of, "goals")? {
@@ -343,7 +334,7 @@ pub(super) fn goals(results: &[Value], table: &mut Table) -> Result<(), String> 
 /// How far two runs agree, by source, and how far Adit's ratios do.
 pub(super) fn two_runs(results: &[Value], table: &mut Table) -> Result<(), String> {
     let [json] = files(results)?;
-    table.head = owned(&[
+    table.begin([
         "",
         "values",
         "agree",
@@ -351,7 +342,6 @@ pub(super) fn two_runs(results: &[Value], table: &mut Table) -> Result<(), Strin
         "half of the medians differ by at most",
         "nine in ten",
     ]);
-    table.rows.clear();
     for row in array(json, "agreement")? {
         let percent = |part: Option<f64>, places: usize| {
             part.filter(|part| part.is_finite()).map_or_else(

@@ -85,7 +85,10 @@ fn subjects_without_a_stream_are_in_no_table_of_streams() {
     checksum(&[file], &mut table).unwrap();
     assert_eq!(
         (table.head, table.rows),
-        (owned(&["octets", "SIMD"]), vec![owned(&["64", "4.8"])])
+        (
+            ["octets", "SIMD"].map(str::to_owned).to_vec(),
+            vec![["64", "4.8"].map(str::to_owned).to_vec()]
+        )
     );
 }
 

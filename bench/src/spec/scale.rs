@@ -5,15 +5,15 @@ use serde_json::Value;
 
 use super::Table;
 use super::tables::{
-    MISSED, OTHERS, array, entry, files, goal, limit, meets, number, strings, title, verdict,
+    ALL, MISSED, array, columns, entry, files, goal, limit, meets, number, row, shown, title,
+    verdict,
 };
 
 pub(super) fn engine_in_memory(results: &[Value], table: &mut Table) -> Result<(), String> {
     let [json] = files(results)?;
-    let row = |load: &str, policy: &str| -> Result<&Value, String> {
-        let mut rows = array(json, "memory")?.iter();
-        let row = rows.find(|row| row["load"] == load && row["policy"] == policy);
-        row.ok_or_else(|| format!("the file has no {policy} {load}"))
+    let memory = array(json, "memory")?;
+    let row = |load: &str, policy: &str| {
+        row(memory, [("load", &load.into()), ("policy", &policy.into())])
     };
     let [auto, pipeline] = ["auto", "pipeline"].map(|policy| {
         let threads = match &row("to one peer", policy)?["threads"] {
@@ -22,7 +22,7 @@ pub(super) fn engine_in_memory(results: &[Value], table: &mut Table) -> Result<(
         };
         Ok::<_, String>(format!("`{policy}`, {threads} threads"))
     });
-    table.head = strings([
+    table.begin([
         "packets",
         "one thread, Gb/s",
         &auto?,
@@ -30,7 +30,6 @@ pub(super) fn engine_in_memory(results: &[Value], table: &mut Table) -> Result<(
         &pipeline?,
         "goal",
     ]);
-    table.rows.clear();
     for load in [
         "to one peer",
         "to 64 peers",
@@ -54,22 +53,25 @@ pub(super) fn engine_in_memory(results: &[Value], table: &mut Table) -> Result<(
 
 pub(super) fn real_tunnels(results: &[Value], table: &mut Table) -> Result<(), String> {
     let [json] = files(results)?;
-    table.head = strings([
+    table.begin([
         "tunnels, flows",
         "`inline`",
         "`pipeline`",
         "`auto`",
         "CPU s/GB of both ends, `inline`, `auto`",
     ]);
-    table.rows.clear();
     let all = array(json, "tunnels")?;
     for first in all.iter().filter(|row| row["policy"] == "inline") {
         let (tunnels, flows) = (&first["tunnels"], &first["flows"]);
-        let same = |row: &&Value| row["tunnels"] == *tunnels && row["flows"] == *flows;
-        let of = |policy: &str| -> Result<&Value, String> {
-            let mut rows = all.iter().filter(same);
-            let row = rows.find(|row| row["policy"] == policy);
-            row.ok_or_else(|| format!("the file has no {policy} with {tunnels}, {flows}"))
+        let of = |policy: &str| {
+            row(
+                all,
+                [
+                    ("tunnels", tunnels),
+                    ("flows", flows),
+                    ("policy", &policy.into()),
+                ],
+            )
         };
         let rate = |policy: &str| -> Result<String, String> {
             let row = of(policy)?;
@@ -78,9 +80,7 @@ pub(super) fn real_tunnels(results: &[Value], table: &mut Table) -> Result<(), S
         };
         let cpu = |policy: &str| -> Result<String, String> {
             let row = of(policy)?;
-            let [sender, receiver] = ["sender_cpu_s_per_gb", "receiver_cpu_s_per_gb"]
-                .map(|key| number(&row[key], "median"));
-            Ok(format!("{:.2}", sender? + receiver?))
+            Ok(format!("{:.2}", both_ends(row)?))
         };
         table.rows.push(vec![
             format!("{tunnels}, {flows}"),
@@ -93,20 +93,22 @@ pub(super) fn real_tunnels(results: &[Value], table: &mut Table) -> Result<(), S
     Ok(())
 }
 
+/// CPU seconds of both ends' daemons for each GB.
+fn both_ends(row: &Value) -> Result<f64, String> {
+    let [sender, receiver] = ["sender_cpu_s_per_gb", "receiver_cpu_s_per_gb"];
+    Ok(number(&row[sender], "median")? + number(&row[receiver], "median")?)
+}
+
 pub(super) fn loads(results: &[Value], table: &mut Table) -> Result<(), String> {
     let [json] = files(results)?;
-    table.head = strings(["offered, Gb/s", "`inline`", "`pipeline`", "`auto`"]);
-    table.rows.clear();
+    table.begin(["offered, Gb/s", "`inline`", "`pipeline`", "`auto`"]);
     let all = array(json, "loads")?;
     for first in all.iter().filter(|row| row["policy"] == "inline") {
         let offered = &first["offered_gbps"];
         let cell = |policy: &str| -> Result<String, String> {
-            let mut rows = all.iter();
-            let row = rows.find(|row| row["policy"] == policy && row["offered_gbps"] == *offered);
-            let row = row.ok_or_else(|| format!("the file has no {policy} with {offered}"))?;
-            let [gbps, sender, receiver] = ["gbps", "sender_cpu_s_per_gb", "receiver_cpu_s_per_gb"]
-                .map(|key| number(&row[key], "median"));
-            Ok(format!("{:.2}, {:.2}", gbps?, sender? + receiver?))
+            let row = row(all, [("policy", &policy.into()), ("offered_gbps", offered)])?;
+            let gbps = number(&row["gbps"], "median")?;
+            Ok(format!("{gbps:.2}, {:.2}", both_ends(row)?))
         };
         let offered = format!("{:.1}", number(first, "offered_gbps")?);
         let row = [offered, cell("inline")?, cell("pipeline")?, cell("auto")?];
@@ -118,25 +120,18 @@ pub(super) fn loads(results: &[Value], table: &mut Table) -> Result<(), String> 
 pub(super) fn forwarded(results: &[Value], table: &mut Table) -> Result<(), String> {
     let [json] = files(results)?;
     let all = array(json, "forwarded")?;
-    let who: Vec<&str> = ["direct"]
-        .into_iter()
-        .chain(OTHERS)
-        .chain(["adit"])
-        .collect();
-    let first = ["both directions, Gb/s".to_owned(), "no tunnel".to_owned()];
-    let names = who[1..].iter().map(|who| title(who));
-    table.head = first
-        .into_iter()
-        .chain(names)
-        .chain(["goal".to_owned()])
-        .collect();
-    table.rows.clear();
+    let who = [&["direct"], &ALL[..]].concat();
+    table.begin(columns(
+        &["both directions, Gb/s", "no tunnel"],
+        &ALL,
+        &["goal"],
+    ));
     let cell = |who: &str, tunnels: u64, key: &str, digits: usize| -> Result<String, String> {
-        let mut rows = all.iter();
-        let row = rows.find(|row| row["implementation"] == who && row["tunnels"] == tunnels);
-        let row = row.ok_or_else(|| format!("the file has no {who} with {tunnels} tunnels"))?;
-        let median = row[key]["median"].as_f64();
-        Ok(median.map_or(String::new(), |value| format!("{value:.digits$}")))
+        let wanted = [
+            ("implementation", &who.into()),
+            ("tunnels", &tunnels.into()),
+        ];
+        Ok(shown(row(all, wanted)?[key]["median"].as_f64(), digits))
     };
     let row = |name: &str, tunnels, key, digits, goal: String| -> Result<Vec<String>, String> {
         let cells = who.iter().map(|who| cell(who, tunnels, key, digits));
@@ -173,13 +168,14 @@ pub(super) fn forwarded(results: &[Value], table: &mut Table) -> Result<(), Stri
 
 pub(super) fn stages(results: &[Value], table: &mut Table) -> Result<(), String> {
     let [json] = files(results)?;
-    table.head = strings(["", "take", "work", "put", "polls"]);
-    table.rows.clear();
+    table.begin(["", "take", "work", "put", "polls"]);
+    let stages = array(json, "stages")?;
     for (direction, load) in [("outbound", "to one peer"), ("inbound", "from one peer")] {
         for (devices, name) in [("memory", "in memory"), ("kernel", "the kernel's devices")] {
-            let mut rows = array(json, "stages")?.iter();
-            let row = rows.find(|row| row["load"] == load && row["devices"] == devices);
-            let row = row.ok_or_else(|| format!("the file has no stages {load}, {devices}"))?;
+            let row = row(
+                stages,
+                [("load", &load.into()), ("devices", &devices.into())],
+            )?;
             let mut cells = vec![format!("{direction}, {name}")];
             for key in ["take_ns", "work_ns", "put_ns", "poll_ns"] {
                 cells.push(format!("{:.0}", number(row, key)?));
@@ -196,14 +192,10 @@ const CORES: [u64; 6] = [1, 2, 4, 8, 16, 32];
 
 pub(super) fn model(results: &[Value], table: &mut Table) -> Result<(), String> {
     let [json] = files(results)?;
-    let over = "over one thread";
-    let first = ["`auto`, Gb/s".to_owned(), "1 core".to_owned()];
-    table.head = first
-        .into_iter()
-        .chain(CORES[1..].iter().map(u64::to_string))
-        .chain([over.to_owned(), "goal".to_owned()])
-        .collect();
-    table.rows.clear();
+    let first = ["`auto`, Gb/s", "1 core"].map(str::to_owned).into_iter();
+    let cores = CORES[1..].iter().map(u64::to_string);
+    let last = ["over one thread", "goal"].map(str::to_owned);
+    table.begin(first.chain(cores).chain(last));
     let one_tunnel = goal(json, "model: one tunnel on 8 cores over one thread")?;
     let many = goal(json, "model: 16 tunnels on 32 cores over one thread")?;
     for title in [
@@ -215,9 +207,10 @@ pub(super) fn model(results: &[Value], table: &mut Table) -> Result<(), String> 
         let curve = entry(array(&json["model"], "curves")?, "title", title)?;
         let line = entry(array(curve, "lines")?, "name", "auto")?;
         let at = |cores: u64| -> Result<f64, String> {
-            let mut points = array(line, "points")?.iter();
-            let point = points.find(|point| point["at"] == cores);
-            number(point.ok_or("a point is missing")?, "gbps")
+            number(
+                row(array(line, "points")?, [("at", &cores.into())])?,
+                "gbps",
+            )
         };
         let (mut name, small) = (title.to_owned(), title.starts_with("One"));
         if small {
@@ -255,8 +248,7 @@ pub(super) fn model(results: &[Value], table: &mut Table) -> Result<(), String> 
 
 pub(super) fn model_errors(results: &[Value], table: &mut Table) -> Result<(), String> {
     let [json] = files(results)?;
-    table.head = strings(["error of the model", "in the middle", "greatest", "goal"]);
-    table.rows.clear();
+    table.begin(["error of the model", "in the middle", "greatest", "goal"]);
     for (part, name) in [("memory", "engine in memory"), ("tunnels", "real tunnels")] {
         let all = array(&json["model"], "validation")?.iter();
         let points: Vec<&Value> = all.filter(|point| point["part"] == part).collect();

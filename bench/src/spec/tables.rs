@@ -34,44 +34,20 @@ const SPEC: &str = "SPEC.md";
 const REPORT: &str = "bench/REPORT.md";
 
 /// Those of one document stand together.
+#[rustfmt::skip]
 pub(super) const TABLES: [Known; 32] = [
     known(SPEC, Extent::Part, "goals", ratios::goals),
     known(REPORT, Extent::Part, "speed", measured::speed),
     known(REPORT, Extent::Whole, "published", reproduced::published),
-    known(
-        REPORT,
-        Extent::Whole,
-        "ideas of 2022",
-        reproduced::ideas_of_2022,
-    ),
-    known(
-        REPORT,
-        Extent::Whole,
-        "ideas of 2023",
-        reproduced::ideas_of_2023,
-    ),
+    known(REPORT, Extent::Whole, "ideas of 2022", reproduced::ideas_of_2022),
+    known(REPORT, Extent::Whole, "ideas of 2023", reproduced::ideas_of_2023),
     known(REPORT, Extent::Whole, "checksum", reproduced::checksum),
     known(REPORT, Extent::Whole, "beside TLS", reproduced::tls),
     known(REPORT, Extent::Whole, "beside IPsec", reproduced::ipsec),
-    known(
-        REPORT,
-        Extent::Whole,
-        "beside TLS, cubic and BBR",
-        reproduced::tls_congestion,
-    ),
-    known(
-        REPORT,
-        Extent::Whole,
-        "beside IPsec, cubic and BBR",
-        reproduced::ipsec_congestion,
-    ),
+    known(REPORT, Extent::Whole, "beside TLS, cubic and BBR", reproduced::tls_congestion),
+    known(REPORT, Extent::Whole, "beside IPsec, cubic and BBR", reproduced::ipsec_congestion),
     known(REPORT, Extent::Whole, "reproduced goals", reproduced::goals),
-    known(
-        REPORT,
-        Extent::Whole,
-        "reproduced goals, Xeon",
-        reproduced::goals,
-    ),
+    known(REPORT, Extent::Whole, "reproduced goals, Xeon", reproduced::goals),
     known(REPORT, Extent::Whole, "two runs", reproduced::two_runs),
     known(REPORT, Extent::Whole, "slow peer", gateway::slow_peer),
     known(REPORT, Extent::Whole, "fair shares", gateway::fair_shares),
@@ -79,47 +55,17 @@ pub(super) const TABLES: [Known; 32] = [
     known(REPORT, Extent::Whole, "active peers", gateway::active_peers),
     known(REPORT, Extent::Part, "hand-overs", measured::hand_overs),
     known(REPORT, Extent::Whole, "silent", measured::silent),
-    known(
-        REPORT,
-        Extent::Whole,
-        "engine in memory",
-        scale::engine_in_memory,
-    ),
+    known(REPORT, Extent::Whole, "engine in memory", scale::engine_in_memory),
     known(REPORT, Extent::Whole, "real tunnels", scale::real_tunnels),
     known(REPORT, Extent::Whole, "loads", scale::loads),
     known(REPORT, Extent::Whole, "forwarded", scale::forwarded),
     known(REPORT, Extent::Whole, "stages", scale::stages),
     known(REPORT, Extent::Whole, "model", scale::model),
-    known(
-        REPORT,
-        Extent::Whole,
-        "errors of the model",
-        scale::model_errors,
-    ),
-    known(
-        REPORT,
-        Extent::Whole,
-        "engine in memory, 16 CPUs",
-        scale::engine_in_memory,
-    ),
-    known(
-        REPORT,
-        Extent::Whole,
-        "real tunnels, 16 CPUs",
-        scale::real_tunnels,
-    ),
-    known(
-        REPORT,
-        Extent::Whole,
-        "forwarded, 16 CPUs",
-        scale::forwarded,
-    ),
-    known(
-        REPORT,
-        Extent::Whole,
-        "compared, 16 CPUs",
-        measured::compared,
-    ),
+    known(REPORT, Extent::Whole, "errors of the model", scale::model_errors),
+    known(REPORT, Extent::Whole, "engine in memory, 16 CPUs", scale::engine_in_memory),
+    known(REPORT, Extent::Whole, "real tunnels, 16 CPUs", scale::real_tunnels),
+    known(REPORT, Extent::Whole, "forwarded, 16 CPUs", scale::forwarded),
+    known(REPORT, Extent::Whole, "compared, 16 CPUs", measured::compared),
     known(REPORT, Extent::Whole, "floods", measured::floods),
     known("README.md", Extent::Part, "machines", measured::machines),
 ];
@@ -227,11 +173,40 @@ pub(super) fn limit(goal: &Value) -> String {
     text.split(' ').nth(1).unwrap_or_default().to_owned()
 }
 
-pub(super) fn strings<const N: usize>(texts: [&str; N]) -> Vec<String> {
-    texts.map(str::to_owned).to_vec()
+/// The row of a list that has all of these.
+pub(super) fn row<'a, const N: usize>(
+    list: &'a [Value],
+    wanted: [(&str, &Value); N],
+) -> Result<&'a Value, String> {
+    let mut rows = list.iter();
+    let row = rows.find(|row| wanted.iter().all(|(key, value)| row[*key] == **value));
+    row.ok_or_else(|| format!("the file has no row with {wanted:?}"))
+}
+
+/// A value, where there is one.
+pub(super) fn shown(value: Option<f64>, places: usize) -> String {
+    value.map_or_else(String::new, |value| format!("{value:.places$}"))
+}
+
+/// The names of columns: a column for each of these implementations between the others.
+pub(super) fn columns(first: &[&str], who: &[&str], last: &[&str]) -> Vec<String> {
+    let owned = |texts: &[&str]| {
+        texts
+            .iter()
+            .map(|text| (*text).to_owned())
+            .collect::<Vec<_>>()
+    };
+    [
+        owned(first),
+        who.iter().map(|who| title(who)).collect(),
+        owned(last),
+    ]
+    .concat()
 }
 
 pub(super) const OTHERS: [&str; 4] = ["wireguard-go", "tailscale", "boringtun", "gotatun"];
+/// With Adit.
+pub(super) const ALL: [&str; 5] = [OTHERS[0], OTHERS[1], OTHERS[2], OTHERS[3], "adit"];
 
 /// As the documents call it.
 pub(super) fn title(who: &str) -> String {

@@ -33,22 +33,13 @@ pub(super) struct HandOver {
 /// The value of a hand-over.
 type Of = fn(&HandOver) -> f64;
 
+#[rustfmt::skip]
 const MEASURES: [(Measure, Of); 5] = [
-    (measure("gap", "gap: the slowest datagram", "ms", 1), |it| {
-        it.gap
-    }),
-    (
-        measure("before", "the slowest in the 300 ms before", "ms", 1),
-        |it| it.before,
-    ),
+    (measure("gap", "gap: the slowest datagram", "ms", 1), |it| { it.gap }),
+    (measure("before", "the slowest in the 300 ms before", "ms", 1), |it| it.before),
     (measure("took", "adit upgrade took", "ms", 0), |it| it.took),
-    (measure("stream", "the stream meanwhile", "Gb/s", 2), |it| {
-        it.stream
-    }),
-    (
-        measure("memory", "peak memory of the new process", "MiB", 0),
-        |it| it.memory,
-    ),
+    (measure("stream", "the stream meanwhile", "Gb/s", 2), |it| { it.stream }),
+    (measure("memory", "peak memory of the new process", "MiB", 0), |it| it.memory),
 ];
 
 pub(super) struct UpgradeReport {
