@@ -38,6 +38,7 @@ mod stats;
 mod summary;
 mod tables;
 mod targets;
+mod threads;
 mod tools;
 mod upgrade;
 

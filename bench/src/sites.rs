@@ -12,11 +12,10 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use adit_testbed::framing::TUNNEL_MTU;
-use adit_testbed::interrupt::interrupted;
 use adit_testbed::process::Process;
 use adit_testbed::stats::to_f64;
 use adit_testbed::{Host, proc};
@@ -28,6 +27,7 @@ use crate::implementation::{Entry, Implementation};
 use crate::ipsec;
 use crate::measure::wait;
 use crate::sandbox::Failure;
+use crate::threads::{Stop, Threads};
 
 const WAN: &str = "wan";
 const LAN: &str = "lan";
@@ -255,21 +255,16 @@ impl Sites {
 
     /// Sends `rate` packets a second in each direction.
     fn offer(&self, rate: f64) -> Result<Forwarded, Failure> {
-        let (stop, sent) = (
-            Arc::new(AtomicBool::new(false)),
-            Arc::new(AtomicU64::new(0)),
-        );
-        let mut senders = Vec::new();
+        let sent: Arc<AtomicU64> = Arc::default();
+        let mut senders = Threads::new();
         for (site, host) in (0..).zip(&self.hosts) {
-            let (stop, sent, tunnels) = (Arc::clone(&stop), Arc::clone(&sent), self.tunnels);
-            let len = self.packet - HEADERS;
-            senders.push(host.thread(move || send(site, tunnels, len, rate, &stop, &sent))?);
+            let (sent, tunnels, len) = (Arc::clone(&sent), self.tunnels, self.packet - HEADERS);
+            senders.start(host, move |stop| {
+                send(site, tunnels, len, rate, stop, &sent)
+            })?;
         }
         let measured = self.measure(&sent);
-        stop.store(true, Relaxed);
-        for sender in senders {
-            sender.join().map_err(|_| "a sender panicked")??;
-        }
+        senders.finish()?.into_iter().collect::<Result<(), _>>()?;
         wait(PAUSE)?;
         measured
     }
@@ -313,7 +308,7 @@ fn send(
     tunnels: u8,
     len: usize,
     rate: f64,
-    stop: &AtomicBool,
+    stop: &Stop,
     sent: &AtomicU64,
 ) -> Result<(), Failure> {
     let mut sockets = Vec::new();
@@ -330,7 +325,7 @@ fn send(
     let mut due = 0.0;
     for socket in sockets.iter().cycle() {
         loop {
-            if stop.load(Relaxed) || interrupted() {
+            if !stop.goes_on() {
                 return Ok(());
             }
             let elapsed = begun.elapsed().as_secs_f64() * rate;

@@ -2,38 +2,19 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use adit_testbed::Host;
-use adit_testbed::interrupt::interrupted;
 
 use crate::sandbox::Failure;
+use crate::threads::Threads;
 
 const PORT: u16 = 5304;
 const PING_EVERY: Duration = Duration::from_millis(10);
 /// How long a thread waits before it looks whether it is to stop.
 const LOOK: Duration = Duration::from_millis(200);
-
-type Thread = JoinHandle<std::io::Result<()>>;
-
-/// Threads that end when this goes.
-#[derive(Default)]
-struct Threads {
-    stop: Arc<AtomicBool>,
-    threads: Vec<Thread>,
-}
-
-impl Drop for Threads {
-    fn drop(&mut self) {
-        self.stop.store(true, Relaxed);
-        for thread in self.threads.drain(..) {
-            let _ = thread.join();
-        }
-    }
-}
 
 /// Whether a thread is to go on after this error.
 fn is_passing(error: &std::io::Error) -> bool {
@@ -48,7 +29,7 @@ fn is_passing(error: &std::io::Error) -> bool {
 /// A small datagram each 10 ms, which the other host sends back.
 pub(super) struct Pings {
     answered: Arc<Mutex<Vec<Instant>>>,
-    _threads: Threads,
+    _threads: Threads<std::io::Result<()>>,
 }
 
 impl Pings {
@@ -59,44 +40,38 @@ impl Pings {
         let socket = from.run(|| UdpSocket::bind(("0.0.0.0", 0)))?;
         socket.connect(at)?;
         let answered: Arc<Mutex<Vec<Instant>>> = Arc::default();
-        let mut threads = Threads::default();
-        let stop = Arc::clone(&threads.stop);
-        threads
-            .threads
-            .push(std::thread::Builder::new().spawn(move || {
-                let mut buffer = [0; 64];
-                while !stop.load(Relaxed) && !interrupted() {
-                    match echo.recv_from(&mut buffer) {
-                        Ok((len, from)) => drop(echo.send_to(&buffer[..len], from)),
-                        Err(e) if is_passing(&e) => {}
-                        Err(e) => return Err(e),
-                    }
+        let mut threads = Threads::new();
+        threads.start(to, move |stop| {
+            let mut buffer = [0; 64];
+            while stop.goes_on() {
+                match echo.recv_from(&mut buffer) {
+                    Ok((len, from)) => drop(echo.send_to(&buffer[..len], from)),
+                    Err(e) if is_passing(&e) => {}
+                    Err(e) => return Err(e),
                 }
-                Ok(())
-            })?);
-        let stop = Arc::clone(&threads.stop);
+            }
+            Ok(())
+        })?;
         let answers = Arc::clone(&answered);
-        threads
-            .threads
-            .push(std::thread::Builder::new().spawn(move || {
-                let (mut next, mut buffer) = (Instant::now(), [0; 64]);
-                while !stop.load(Relaxed) && !interrupted() {
-                    let now = Instant::now();
-                    if now >= next {
-                        next = now.max(next) + PING_EVERY;
-                        let _ = socket.send(&[0; 32]);
-                    }
-                    let left = next.saturating_duration_since(Instant::now());
-                    socket.set_read_timeout(Some(left.max(Duration::from_micros(100))))?;
-                    match socket.recv(&mut buffer) {
-                        Ok(_) => lock(&answers).push(Instant::now()),
-                        Err(e) if is_passing(&e) => {}
-                        // While the gateway is restarted, there is no route.
-                        Err(_) => std::thread::sleep(Duration::from_millis(1)),
-                    }
+        threads.start(from, move |stop| {
+            let (mut next, mut buffer) = (Instant::now(), [0; 64]);
+            while stop.goes_on() {
+                let now = Instant::now();
+                if now >= next {
+                    next = now.max(next) + PING_EVERY;
+                    let _ = socket.send(&[0; 32]);
                 }
-                Ok(())
-            })?);
+                let left = next.saturating_duration_since(Instant::now());
+                socket.set_read_timeout(Some(left.max(Duration::from_micros(100))))?;
+                match socket.recv(&mut buffer) {
+                    Ok(_) => lock(&answers).push(Instant::now()),
+                    Err(e) if is_passing(&e) => {}
+                    // While the gateway is restarted, there is no route.
+                    Err(_) => std::thread::sleep(Duration::from_millis(1)),
+                }
+            }
+            Ok(())
+        })?;
         Ok(Self {
             answered,
             _threads: threads,
@@ -125,7 +100,7 @@ fn longest_gap(answers: &[Instant], since: Instant, until: Instant) -> f64 {
 /// One TCP stream, as fast as it goes.
 pub(super) struct Stream {
     received: Arc<AtomicU64>,
-    _threads: Threads,
+    _threads: Threads<std::io::Result<()>>,
 }
 
 /// What a stream had brought at a moment.
@@ -142,36 +117,31 @@ impl Stream {
         let (mut receiver, _) = listener.accept()?;
         receiver.set_read_timeout(Some(LOOK))?;
         let received: Arc<AtomicU64> = Arc::default();
-        let mut threads = Threads::default();
-        let (stop, count) = (Arc::clone(&threads.stop), Arc::clone(&received));
-        threads
-            .threads
-            .push(std::thread::Builder::new().spawn(move || {
-                let mut buffer = vec![0; 256 << 10];
-                while !stop.load(Relaxed) && !interrupted() {
-                    match receiver.read(&mut buffer) {
-                        Ok(0) => break,
-                        Ok(len) => drop(count.fetch_add(len as u64, Relaxed)),
-                        Err(e) if is_passing(&e) => {}
-                        Err(e) => return Err(e),
-                    }
+        let mut threads = Threads::new();
+        let count = Arc::clone(&received);
+        threads.start(to, move |stop| {
+            let mut buffer = vec![0; 256 << 10];
+            while stop.goes_on() {
+                match receiver.read(&mut buffer) {
+                    Ok(0) => break,
+                    Ok(len) => drop(count.fetch_add(len as u64, Relaxed)),
+                    Err(e) if is_passing(&e) => {}
+                    Err(e) => return Err(e),
                 }
-                Ok(())
-            })?);
-        let stop = Arc::clone(&threads.stop);
-        threads
-            .threads
-            .push(std::thread::Builder::new().spawn(move || {
-                let block = vec![0; 128 << 10];
-                while !stop.load(Relaxed) && !interrupted() {
-                    match sender.write(&block) {
-                        Ok(_) => {}
-                        Err(e) if is_passing(&e) => {}
-                        Err(e) => return Err(e),
-                    }
+            }
+            Ok(())
+        })?;
+        threads.start(from, move |stop| {
+            let block = vec![0; 128 << 10];
+            while stop.goes_on() {
+                match sender.write(&block) {
+                    Ok(_) => {}
+                    Err(e) if is_passing(&e) => {}
+                    Err(e) => return Err(e),
                 }
-                Ok(())
-            })?);
+            }
+            Ok(())
+        })?;
         Ok(Self {
             received,
             _threads: threads,

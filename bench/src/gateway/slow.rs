@@ -11,9 +11,6 @@
 //! and flooded with 200 Mb/s → the pings again → the stream again.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use adit_testbed::Host;
@@ -32,6 +29,7 @@ use crate::implementation::Entry;
 use crate::measure::wait;
 use crate::pair::choose_congestion;
 use crate::sandbox::Failure;
+use crate::threads::{Stop, Threads};
 use crate::tools::{self, Iperf};
 
 /// The hosts, and the tunnels between them.
@@ -170,7 +168,8 @@ pub(super) fn slow(entry: &Entry, case: Case, congestion: &str) -> Result<Values
     values.extend(quantile(&pings.times, 0.5).map(|p50| (PING, p50 / 1000.0)));
 
     hosts.fail(case)?;
-    let flood = Flood::start(&hosts.gateway, hosts.peers)?;
+    let (mut flooding, peers) = (Threads::new(), hosts.peers);
+    flooding.start(&hosts.gateway, move |stop| flood(peers, stop))?;
     wait(Duration::from_secs(1))?;
     // At the deadline those that are still not answered count as lost.
     let beside = tools::ping_from(&hosts.gateway, FAST, PING_EVERY, PINGS, 5);
@@ -189,16 +188,10 @@ pub(super) fn slow(entry: &Entry, case: Case, congestion: &str) -> Result<Values
     }
     // A stream that cannot even connect reached nothing.
     let beside = hosts.stream(&hosts.fast, FAST, SECONDS).unwrap_or(0.0);
-    flood.stop();
+    flooding.finish()?;
     values.push((STREAM_BESIDE, beside));
     values.push((STREAM_RATIO, beside / alone));
     Ok(values)
-}
-
-/// A flood of datagrams to the slow peers.
-struct Flood {
-    stop: Arc<AtomicBool>,
-    thread: JoinHandle<()>,
 }
 
 /// UDP payload of each datagram, in octets: the longest that fits the tunnel.
@@ -206,22 +199,8 @@ const FLOOD_BYTES: usize = TUNNEL_MTU - 28;
 /// Bits a second of all of them.
 const FLOOD_RATE: f64 = 200e6;
 
-impl Flood {
-    fn start(from: &Host, peers: u8) -> Result<Self, Failure> {
-        let stop = Arc::new(AtomicBool::new(false));
-        let asked = Arc::clone(&stop);
-        let thread = from.thread(move || flood(peers, &asked))?;
-        Ok(Self { stop, thread })
-    }
-
-    fn stop(self) {
-        self.stop.store(true, Ordering::Relaxed);
-        let _ = self.thread.join();
-    }
-}
-
 /// Sends to each peer in turn, in bursts of a millisecond.
-fn flood(peers: u8, stop: &AtomicBool) {
+fn flood(peers: u8, stop: &Stop) {
     let Ok(socket) = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)) else {
         return;
     };
@@ -230,7 +209,7 @@ fn flood(peers: u8, stop: &AtomicBool) {
     let payload = [0; FLOOD_BYTES];
     let begun = Instant::now();
     let (mut sent, mut peer) = (0.0, 0);
-    while !stop.load(Ordering::Relaxed) {
+    while stop.goes_on() {
         let due = begun.elapsed().as_secs_f64() * FLOOD_RATE / 8.0;
         while sent < due {
             let _ = socket.send_to(&payload, SocketAddr::new(address(peer), 9));

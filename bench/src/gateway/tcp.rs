@@ -8,8 +8,6 @@ use std::collections::HashMap;
 use std::io::IoSlice;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use adit_aead::{OpenJob, SealJob, TAG_LEN};
@@ -19,7 +17,6 @@ use adit_offload::{Coalescer, Frame, Span, inner_packet};
 use adit_proto::Time;
 use adit_proto::wire::{DataHeader, padded_len};
 use adit_testbed::framing::TUNNEL_MTU;
-use adit_testbed::interrupt::interrupted;
 use adit_testbed::proc;
 
 use super::clients::{Connected, Sessions, Sockets};
@@ -28,6 +25,7 @@ use super::many::{self, Many};
 use crate::generator::Streams;
 use crate::measure::wait;
 use crate::sandbox::Failure;
+use crate::threads::{Stop, Threads};
 
 const TUN: &str = "peers";
 /// So many peers have a connection, at most.
@@ -41,8 +39,7 @@ const PAUSE: Duration = Duration::from_micros(100);
 /// The TUN, and the threads that serve it.
 pub(super) struct Tcp {
     peers: Vec<IpAddr>,
-    stop: Arc<AtomicBool>,
-    threads: Vec<JoinHandle<Result<(), Failure>>>,
+    threads: Threads<Result<(), Failure>>,
 }
 
 impl Tcp {
@@ -77,16 +74,15 @@ impl Tcp {
         ] {
             host.ip(&format!("{route} congctl {congestion}"))?;
         }
-        let (tun, stop) = (Arc::new(tun), Arc::new(AtomicBool::new(false)));
-        let serve = |serves: Serves| {
-            let (tun, sockets) = (Arc::clone(&tun), Arc::clone(&sockets));
-            let (peers, stop) = (Arc::clone(&peers), Arc::clone(&stop));
-            std::thread::Builder::new().spawn(move || serves(&tun, &sockets, &peers, &stop))
-        };
-        let threads = vec![serve(from_peers)?, serve(to_peers)?];
+        let (tun, mut threads) = (Arc::new(tun), Threads::new());
+        for serves in [from_peers as Serves, to_peers] {
+            let (tun, sockets, peers) = (tun.clone(), sockets.clone(), peers.clone());
+            threads.start(&hosts.players, move |stop| {
+                serves(&tun, &sockets, &peers, stop)
+            })?;
+        }
         Ok(Self {
             peers: played,
-            stop,
             threads,
         })
     }
@@ -110,37 +106,27 @@ impl Tcp {
     }
 
     /// Ends the threads.
-    pub(super) fn stop(mut self) -> Result<(), Failure> {
-        self.stop.store(true, Relaxed);
-        for thread in self.threads.drain(..) {
-            thread.join().map_err(|_| "a peer's thread panicked")??;
-        }
-        Ok(())
-    }
-}
-
-impl Drop for Tcp {
-    fn drop(&mut self) {
-        self.stop.store(true, Relaxed);
+    pub(super) fn stop(self) -> Result<(), Failure> {
+        self.threads.finish()?.into_iter().collect()
     }
 }
 
 /// The work of one direction.
-type Serves = fn(&Tun, &Sockets, &[Connected], &AtomicBool) -> Result<(), Failure>;
+type Serves = fn(&Tun, &Sockets, &[Connected], &Stop) -> Result<(), Failure>;
 
 /// What the kernel sends for peers leaves sealed.
 fn from_peers(
     tun: &Tun,
     sockets: &Sockets,
     peers: &[Connected],
-    stop: &AtomicBool,
+    stop: &Stop,
 ) -> Result<(), Failure> {
     let peers: HashMap<IpAddr, &Connected> = peers
         .iter()
         .map(|peer| (many::inner(peer.peer), peer))
         .collect();
     let (mut batch, mut train) = (FrameBatch::default(), Vec::new());
-    while !stop.load(Relaxed) && !interrupted() {
+    while stop.goes_on() {
         tun.read_batch(&mut batch)?;
         if batch.is_empty() {
             std::thread::sleep(PAUSE);
@@ -197,16 +183,11 @@ fn seal(frame: &Frame<'_>, peer: &Connected, train: &mut Vec<u8>) -> Result<usiz
 }
 
 /// What the gateway sends to peers reaches the kernel, merged as a NIC would merge it.
-fn to_peers(
-    tun: &Tun,
-    sockets: &Sockets,
-    peers: &[Connected],
-    stop: &AtomicBool,
-) -> Result<(), Failure> {
+fn to_peers(tun: &Tun, sockets: &Sockets, peers: &[Connected], stop: &Stop) -> Result<(), Failure> {
     let sessions = Sessions::new(peers);
     let (mut batch, mut coalescer) = (RecvBatch::default(), Coalescer::new(true, false));
     let (mut texts, mut found) = (Vec::new(), Vec::new());
-    while !stop.load(Relaxed) && !interrupted() {
+    while stop.goes_on() {
         texts.clear();
         found.clear();
         let heard = sockets.receive(&mut batch, |from, datagram| {

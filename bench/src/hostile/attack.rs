@@ -2,15 +2,13 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread::JoinHandle;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use adit_io::udp::Udp;
 use adit_io::{Offloads, SendReport, Transmit, UdpSocket};
 use adit_proto::wire::DataHeader;
 use adit_proto::{Endpoint, Source};
-use adit_testbed::interrupt::interrupted;
 use adit_testbed::stats::to_f64;
 
 use super::clients::Client;
@@ -19,6 +17,7 @@ use super::{Attack, Rate};
 use crate::hosts::Keys;
 use crate::measure::wait;
 use crate::sandbox::Failure;
+use crate::threads::{Stop, Threads};
 
 /// Different initiations of strangers.
 const STRANGERS: usize = 128;
@@ -220,39 +219,34 @@ fn packet() -> Vec<u8> {
 
 /// A flood that runs.
 pub(super) struct Flood {
-    stop: Arc<AtomicBool>,
+    threads: Threads<()>,
     sent: Arc<AtomicU64>,
     begun: Instant,
-    thread: JoinHandle<()>,
 }
 
 impl Flood {
     fn start(hosts: &Hosts, payload: Payload, to: SocketAddr, rate: Rate) -> Result<Self, Failure> {
-        let (stop, sent) = (
-            Arc::new(AtomicBool::new(false)),
-            Arc::new(AtomicU64::new(0)),
-        );
-        let (asked, count) = (Arc::clone(&stop), Arc::clone(&sent));
+        let sent: Arc<AtomicU64> = Arc::default();
+        let count = Arc::clone(&sent);
         let socket = hosts.outside.run(|| {
             let any = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
             Udp::bind(any, 0, Offloads::ALL, false)
         })?;
-        let thread = hosts
-            .outside
-            .thread(move || flood(&socket, &payload, to, rate, &asked, &count))?;
+        let mut threads = Threads::new();
+        threads.start(&hosts.outside, move |stop| {
+            flood(&socket, &payload, to, rate, stop, &count);
+        })?;
         Ok(Self {
-            stop,
+            threads,
             sent,
             begun: Instant::now(),
-            thread,
         })
     }
 
     /// Ends it and returns how many thousand messages it sent a second.
     pub(super) fn stop(self) -> f64 {
         let seconds = self.begun.elapsed().as_secs_f64();
-        self.stop.store(true, Ordering::Relaxed);
-        let _ = self.thread.join();
+        drop(self.threads);
         let sent = self.sent.load(Ordering::Relaxed);
         to_f64(usize::try_from(sent).unwrap_or(usize::MAX)) / seconds / 1000.0
     }
@@ -264,14 +258,14 @@ fn flood(
     payload: &Payload,
     to: SocketAddr,
     rate: Rate,
-    stop: &AtomicBool,
+    stop: &Stop,
     sent: &AtomicU64,
 ) {
     let packet = packet();
     let begun = Instant::now();
     let mut report = SendReport::default();
     let (mut count, mut next) = (0.0, 0);
-    while !stop.load(Ordering::Relaxed) && !interrupted() {
+    while stop.goes_on() {
         if count > begun.elapsed().as_secs_f64() * rate.0 {
             std::thread::sleep(Duration::from_micros(200));
             continue;

@@ -2,14 +2,12 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use adit_testbed::Host;
 
 use crate::sandbox::Failure;
+use crate::threads::{Stop, Threads};
 
 /// How often a thread looks whether it is to end.
 const LOOK: Duration = Duration::from_millis(200);
@@ -32,26 +30,20 @@ pub(super) struct Received {
 }
 
 /// Numbered datagrams of changing lengths, from one host to another.
-pub(super) struct Datagrams {
-    stop: Arc<AtomicBool>,
-    sender: JoinHandle<()>,
-    receiver: JoinHandle<Received>,
-}
+pub(super) struct Datagrams(Threads<Received>);
 
 impl Datagrams {
     pub(super) fn start(from: Place<'_>, to: Place<'_>) -> Result<Self, Failure> {
-        let stop = Arc::new(AtomicBool::new(false));
+        let mut threads = Threads::new();
         let address = SocketAddr::from((to.1, DATAGRAMS));
         let socket = to.0.run(move || UdpSocket::bind(address))?;
         socket.set_read_timeout(Some(LOOK))?;
-        let ended = Arc::clone(&stop);
-        let receiver = to.0.thread(move || receive(&socket, &ended))?;
+        threads.start(to.0, move |stop| receive(&socket, stop))?;
         let own = SocketAddr::from((from.1, 0));
         let socket = from.0.run(move || UdpSocket::bind(own))?;
-        let ended = Arc::clone(&stop);
-        let sender = from.0.thread(move || {
+        threads.start(from.0, move |stop| {
             let mut number = 0_u64;
-            while !ended.load(Ordering::Relaxed) {
+            while stop.goes_on() {
                 let mut text = number.to_be_bytes().to_vec();
                 text.resize(8 + usize::try_from(number * 37 % 1300).unwrap_or(0), 0);
                 // What the host refuses is lost.
@@ -59,26 +51,20 @@ impl Datagrams {
                 number += 1;
                 std::thread::sleep(EVERY);
             }
+            Received::default()
         })?;
-        Ok(Self {
-            stop,
-            sender,
-            receiver,
-        })
+        Ok(Self(threads))
     }
 
     pub(super) fn finish(self) -> Result<Received, Failure> {
-        self.stop.store(true, Ordering::Relaxed);
-        let failed = "a thread of the lab failed";
-        self.sender.join().map_err(|_| failed)?;
-        Ok(self.receiver.join().map_err(|_| failed)?)
+        Ok(self.0.finish()?[0])
     }
 }
 
-fn receive(socket: &UdpSocket, ended: &AtomicBool) -> Received {
+fn receive(socket: &UdpSocket, stop: &Stop) -> Received {
     let (mut found, mut next, mut last) = (Received::default(), 0, Instant::now());
     let mut buffer = [0; 2048];
-    while !ended.load(Ordering::Relaxed) {
+    while stop.goes_on() {
         if let Ok(len) = socket.recv(&mut buffer)
             && let Some((number, _)) = buffer[..len].split_first_chunk()
         {
@@ -95,37 +81,32 @@ fn receive(socket: &UdpSocket, ended: &AtomicBool) -> Received {
 }
 
 /// A TCP stream from one host to another, of some megabits a second.
-pub(super) struct Stream {
-    stop: Arc<AtomicBool>,
-    sender: JoinHandle<()>,
-    receiver: JoinHandle<Duration>,
-}
+pub(super) struct Stream(Threads<Duration>);
 
 impl Stream {
     pub(super) fn start(from: Place<'_>, to: Place<'_>) -> Result<Self, Failure> {
-        let stop = Arc::new(AtomicBool::new(false));
+        let mut threads = Threads::new();
         let address = SocketAddr::from((to.1, STREAM));
         let listener = to.0.run(move || TcpListener::bind(address))?;
         let mut out = from.0.run(move || TcpStream::connect(address))?;
         let (mut into, _) = listener.accept()?;
         out.set_write_timeout(Some(LOOK))?;
         into.set_read_timeout(Some(LOOK))?;
-        let ended = Arc::clone(&stop);
-        let sender = from.0.thread(move || {
+        threads.start(from.0, move |stop| {
             let piece = [0x5a; 16 << 10];
-            while !ended.load(Ordering::Relaxed) {
+            while stop.goes_on() {
                 match out.write(&piece) {
                     Ok(_) => std::thread::sleep(EVERY),
                     Err(e) if waits(e.kind()) => {}
-                    Err(_) => return,
+                    Err(_) => break,
                 }
             }
+            Duration::ZERO
         })?;
-        let ended = Arc::clone(&stop);
-        let receiver = to.0.thread(move || {
+        threads.start(to.0, move |stop| {
             let (mut longest, mut last) = (Duration::ZERO, Instant::now());
             let mut buffer = vec![0; 64 << 10];
-            while !ended.load(Ordering::Relaxed) {
+            while stop.goes_on() {
                 if into.read(&mut buffer).is_ok_and(|len| len > 0) {
                     longest = longest.max(last.elapsed());
                     last = Instant::now();
@@ -133,19 +114,12 @@ impl Stream {
             }
             longest.max(last.elapsed())
         })?;
-        Ok(Self {
-            stop,
-            sender,
-            receiver,
-        })
+        Ok(Self(threads))
     }
 
     /// The longest time without a byte.
     pub(super) fn finish(self) -> Result<Duration, Failure> {
-        self.stop.store(true, Ordering::Relaxed);
-        let failed = "a thread of the lab failed";
-        self.sender.join().map_err(|_| failed)?;
-        Ok(self.receiver.join().map_err(|_| failed)?)
+        Ok(self.0.finish()?.into_iter().max().unwrap_or_default())
     }
 }
 

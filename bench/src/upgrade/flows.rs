@@ -19,6 +19,7 @@ use crate::gateway::clients::{Connected, Sessions, Sockets};
 use crate::gateway::load::{PORT, Template, UDP};
 use crate::gateway::many;
 use crate::sandbox::Failure;
+use crate::threads::{Stop, Threads};
 
 const NUMBERED: u16 = 7003;
 /// Between two numbered datagrams.
@@ -77,10 +78,8 @@ fn number(payload: &[u8]) -> Option<u64> {
 
 /// A datagram each 500 µs from one host to another.
 pub(super) struct Numbered {
-    stop: Arc<AtomicBool>,
     sent: Arc<AtomicU64>,
-    sender: JoinHandle<()>,
-    receiver: JoinHandle<(Tally, Vec<Arrival>)>,
+    threads: Threads<(Tally, Vec<Arrival>)>,
 }
 
 /// When a datagram came, and how long it took.
@@ -88,20 +87,19 @@ pub(super) type Arrival = (Instant, Duration);
 
 impl Numbered {
     pub(super) fn start(from: &Host, to: &Host, address: IpAddr) -> Result<Self, Failure> {
-        let (stop, sent): (Arc<AtomicBool>, Arc<AtomicU64>) = Default::default();
+        let (mut threads, sent) = (Threads::new(), Arc::<AtomicU64>::default());
         let at = SocketAddr::new(address, NUMBERED);
         let socket = to.run(move || UdpSocket::bind(at))?;
         socket.set_read_timeout(Some(LOOK))?;
         setsockopt(&socket, sockopt::RcvBufForce, &BUFFER)?;
         let begun = Instant::now();
-        let (stopped, all) = (Arc::clone(&stop), Arc::clone(&sent));
-        let receiver = std::thread::Builder::new()
-            .spawn(move || receive_numbered(&socket, begun, &stopped, &all))?;
+        let all = Arc::clone(&sent);
+        threads.start(to, move |stop| receive_numbered(&socket, begun, stop, &all))?;
         let socket = from.run(|| UdpSocket::bind(("0.0.0.0", 0)))?;
-        let (stopped, all) = (Arc::clone(&stop), Arc::clone(&sent));
-        let sender = std::thread::Builder::new().spawn(move || {
+        let all = Arc::clone(&sent);
+        threads.start(from, move |stop| {
             let mut payload = [0; LEN];
-            while !stopped.load(Relaxed) && !interrupted() {
+            while stop.goes_on() {
                 payload[..8].copy_from_slice(&all.load(Relaxed).to_be_bytes());
                 let nanos = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
                 payload[8..16].copy_from_slice(&nanos.to_be_bytes());
@@ -111,19 +109,13 @@ impl Numbered {
                 }
                 std::thread::sleep(EVERY);
             }
+            Default::default()
         })?;
-        Ok(Self {
-            stop,
-            sent,
-            sender,
-            receiver,
-        })
+        Ok(Self { sent, threads })
     }
 
     pub(super) fn finish(self) -> Result<(Tally, Vec<Arrival>), Failure> {
-        self.stop.store(true, Relaxed);
-        self.sender.join().map_err(|_| FAILED)?;
-        let (tally, arrivals) = self.receiver.join().map_err(|_| FAILED)?;
+        let (tally, arrivals) = self.threads.finish()?.swap_remove(0);
         let sent = self.sent.load(Relaxed);
         Ok((Tally { sent, ..tally }, arrivals))
     }
@@ -132,7 +124,7 @@ impl Numbered {
 fn receive_numbered(
     socket: &UdpSocket,
     begun: Instant,
-    stop: &AtomicBool,
+    stop: &Stop,
     sent: &AtomicU64,
 ) -> (Tally, Vec<Arrival>) {
     let (mut seen, mut arrivals, mut payload) = (Seen::default(), Vec::new(), [0; LEN]);
@@ -149,7 +141,7 @@ fn receive_numbered(
                 (now - begun).saturating_sub(Duration::from_nanos(nanos)),
             ));
         }
-        if stop.load(Relaxed) || interrupted() {
+        if !stop.goes_on() {
             let since = stopped.get_or_insert(now);
             let all = seen.numbers.len() as u64 >= sent.load(Relaxed);
             // Whether one comes twice shows only after the last.
