@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use adit_testbed::framing::Family;
 use adit_testbed::stats::to_f64;
 use adit_testbed::{interrupt, proc};
-use clap::Args;
+use clap::{Args, ValueEnum};
 
 use crate::implementation::{Entry, Implementation};
 use crate::install::{self, AditArg};
@@ -121,7 +121,8 @@ fn find(args: &CompareArgs, report: &mut ComparisonReport) -> Result<Vec<Entry>,
         args.implementations.is_empty() || args.implementations.contains(&who)
     };
     let mut entries = Vec::new();
-    for who in Implementation::ALL.into_iter().filter(|&who| wanted(who)) {
+    let all = Implementation::value_variants().iter().copied();
+    for who in all.filter(|&who| wanted(who)) {
         interrupt::check()?;
         match install::find(who, args.adit.path()) {
             Ok(entry) => {

@@ -216,11 +216,15 @@ pub(crate) fn last_words(host: &Host, interface: &str) -> Result<String, Failure
 
 /// Waits until `address` answers pings from a host.
 pub(crate) fn wait_for(from: &Host, address: IpAddr) -> Result<(), Failure> {
-    let address = address.to_string();
+    wait_for_ping(from, &["-c1", "-W1", &address.to_string()])
+}
+
+/// Waits until a ping with these arguments is answered.
+pub(crate) fn wait_for_ping(from: &Host, arguments: &[&str]) -> Result<(), Failure> {
     let deadline = Instant::now() + READY;
     loop {
         interrupt::check()?;
-        match from.output("ping", &["-c1", "-W1", &address], READY) {
+        match from.output("ping", arguments, READY) {
             Ok(_) => return Ok(()),
             Err(_) if Instant::now() < deadline => {}
             Err(e) => return Err(format!("no packet passes: {e}").into()),

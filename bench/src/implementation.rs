@@ -35,18 +35,6 @@ pub(crate) enum Implementation {
 }
 
 impl Implementation {
-    /// In the order of the tables.
-    pub(crate) const ALL: [Self; 8] = [
-        Self::Direct,
-        Self::Kernel,
-        Self::WireguardGo,
-        Self::Tailscale,
-        Self::Boringtun,
-        Self::Gotatun,
-        Self::Adit,
-        Self::Ceiling,
-    ];
-
     /// The userspace implementations that Adit is measured against.
     pub(crate) const PEERS: [Self; 4] = [
         Self::WireguardGo,

@@ -1,3 +1,5 @@
+use clap::ValueEnum as _;
+
 use super::*;
 use crate::targets::{self, Verdict};
 
@@ -13,14 +15,9 @@ fn report(samples: &[(u32, Implementation, &'static str, f64)]) -> ComparisonRep
                 value,
             }),
     );
-    for who in Implementation::ALL {
+    for &who in Implementation::value_variants() {
         if samples.iter().any(|sample| sample.1 == who) {
-            report.implementations.push(Entry {
-                who,
-                version: "1".to_owned(),
-                binary: None,
-                environment: Vec::new(),
-            });
+            report.implementations.push(Entry::plain(who, "1"));
         }
     }
     report

@@ -21,7 +21,7 @@ use adit_testbed::stats::to_f64;
 use adit_testbed::{Host, proc};
 use nix::sys::socket::{setsockopt, sockopt};
 
-use crate::daemon::{self, READY};
+use crate::daemon;
 use crate::hosts::{self, Keys};
 use crate::implementation::{Entry, Implementation};
 use crate::ipsec;
@@ -215,15 +215,8 @@ impl Sites {
     fn wait_for(&self, tunnel: u8) -> Result<(), Failure> {
         let from = address(0, tunnel, self.tunnels, 1).to_string();
         let to = address(1, tunnel, self.tunnels, 1).to_string();
-        let deadline = Instant::now() + READY;
-        loop {
-            adit_testbed::interrupt::check()?;
-            match self.hosts[0].output("ping", &["-c1", "-W1", "-I", &from, &to], READY) {
-                Ok(_) => return Ok(()),
-                Err(_) if Instant::now() < deadline => {}
-                Err(e) => return Err(format!("no packet passes in tunnel {tunnel}: {e}").into()),
-            }
-        }
+        daemon::wait_for_ping(&self.hosts[0], &["-c1", "-W1", "-I", &from, &to])
+            .map_err(|why| format!("tunnel {tunnel}: {why}").into())
     }
 
     /// The most that is forwarded in both directions at once: more and more is offered, until no more

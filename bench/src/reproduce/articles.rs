@@ -113,39 +113,16 @@ pub(super) const HERE: &str =
     "two hosts share the cores of this machine, over a veth link instead of a cloud's network";
 
 /// "Userspace isn't slow, some kernel interfaces are!"
+#[rustfmt::skip]
 pub(super) const FIRST: Article = Article {
     steps: &[PLAIN, TUN_OFFLOADS, MMSG, FRAMES],
     also: Also::FlameGraphs,
     published: &[
-        Published::gbps(
-            "one stream, no tunnel",
-            9.53,
-            "tcp-1420",
-            "direct",
-            "no line rate, no cloud cap; the hosts share the cores",
-        ),
+        Published::gbps("one stream, no tunnel", 9.53, "tcp-1420", "direct", "no line rate, no cloud cap; the hosts share the cores"),
         Published::gbps("kernel WireGuard", 2.66, "tcp-1420", "kernel", HERE),
-        Published::gbps(
-            "wireguard-go before",
-            2.42,
-            "tcp-1420",
-            "plain",
-            "Adit without its ideas stands for the program of then",
-        ),
-        Published::gbps(
-            "wireguard-go before, MTU 8920",
-            7.88,
-            "tcp-8920",
-            "plain",
-            "the same; MTU 9000 on the link",
-        ),
-        Published::gbps(
-            "wireguard-go with TSO, GRO and mmsg",
-            5.36,
-            "tcp-1420",
-            "mmsg",
-            "Adit with these ideas; trains are in all steps",
-        ),
+        Published::gbps("wireguard-go before", 2.42, "tcp-1420", "plain", "Adit without its ideas stands for the program of then"),
+        Published::gbps("wireguard-go before, MTU 8920", 7.88, "tcp-8920", "plain", "the same; MTU 9000 on the link"),
+        Published::gbps("wireguard-go with TSO, GRO and mmsg", 5.36, "tcp-1420", "mmsg", "Adit with these ideas; trains are in all steps"),
         Published {
             what: "retransmits before",
             value: 4711.0,
@@ -155,17 +132,12 @@ pub(super) const FIRST: Article = Article {
             over: None,
             differs: "in 10 s there; Adit makes the local TCP wait instead",
         },
-        Published::gbps(
-            "its successor today",
-            5.36,
-            "tcp-1420",
-            "tailscale",
-            "newer: it has UDP GSO as well",
-        ),
+        Published::gbps("its successor today", 5.36, "tcp-1420", "tailscale", "newer: it has UDP GSO as well"),
     ],
 };
 
 /// "Surpassing 10Gb/s over Tailscale".
+#[rustfmt::skip]
 pub(super) const SECOND: Article = Article {
     steps: &[
         PLAIN,
@@ -179,41 +151,11 @@ pub(super) const SECOND: Article = Article {
     ],
     also: Also::Checksum,
     published: &[
-        Published::gbps(
-            "kernel WireGuard, c6i.8xlarge",
-            2.67,
-            "tcp-1420",
-            "kernel",
-            HERE,
-        ),
-        Published::gbps(
-            "wireguard-go before, c6i.8xlarge",
-            5.34,
-            "tcp-1420",
-            "mmsg",
-            "Adit with the ideas of 2022",
-        ),
-        Published::gbps(
-            "wireguard-go after, c6i.8xlarge",
-            7.32,
-            "tcp-1420",
-            "vector-checksum",
-            "the cloud's own cap there; none here",
-        ),
-        Published::gbps(
-            "kernel WireGuard, i5-12400",
-            11.8,
-            "tcp-1420",
-            "kernel",
-            "25 GbE between two machines there",
-        ),
-        Published::gbps(
-            "wireguard-go after, i5-12400",
-            13.0,
-            "tcp-1420",
-            "tailscale",
-            "today's fork; 25 GbE between two machines there",
-        ),
+        Published::gbps("kernel WireGuard, c6i.8xlarge", 2.67, "tcp-1420", "kernel", HERE),
+        Published::gbps("wireguard-go before, c6i.8xlarge", 5.34, "tcp-1420", "mmsg", "Adit with the ideas of 2022"),
+        Published::gbps("wireguard-go after, c6i.8xlarge", 7.32, "tcp-1420", "vector-checksum", "the cloud's own cap there; none here"),
+        Published::gbps("kernel WireGuard, i5-12400", 11.8, "tcp-1420", "kernel", "25 GbE between two machines there"),
+        Published::gbps("wireguard-go after, i5-12400", 13.0, "tcp-1420", "tailscale", "today's fork; 25 GbE between two machines there"),
         Published::gbps(
             "after, tx-udp-segmentation off, E3-1230-V2",
             4.86,

@@ -230,12 +230,7 @@ struct Round {
 
 impl Round {
     fn new(path: &Path, http: bool, congestion: &str) -> Result<Self, Failure> {
-        let no_tunnel = Entry {
-            who: Implementation::Direct,
-            version: String::new(),
-            binary: None,
-            environment: Vec::new(),
-        };
+        let no_tunnel = Entry::plain(Implementation::Direct, "");
         let entry = match path {
             Path::WireGuard(entry) => entry,
             Path::Tls(_) => &no_tunnel,

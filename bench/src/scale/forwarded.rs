@@ -197,12 +197,7 @@ mod tests {
     use super::*;
 
     fn entry(who: Implementation) -> Entry {
-        Entry {
-            who,
-            version: "1".to_owned(),
-            binary: None,
-            environment: Vec::new(),
-        }
+        Entry::plain(who, "1")
     }
 
     #[test]
