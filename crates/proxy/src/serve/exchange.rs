@@ -18,6 +18,8 @@ use super::socket::{BOTH, Peeked, consume, peek, send_some};
 
 /// The descriptor of the server, where the client's is 0.
 const SERVER: usize = 1;
+/// Interim responses before the one that counts.
+const INTERIM: usize = 64;
 
 /// What goes in one direction: bytes of our own, then a body.
 struct BodyFlow {
@@ -122,7 +124,9 @@ pub(crate) struct HttpExchange {
     /// The head of the response, until it is complete.
     scan: HeadScan,
     head: Vec<u8>,
-    /// Something of the response is on its way to the client.
+    /// Interim responses that came.
+    interim: usize,
+    /// The response that counts is on its way to the client.
     has_answered: bool,
     keeps_alive: bool,
     is_other_protocol: bool,
@@ -149,6 +153,7 @@ impl HttpExchange {
             down: BodyFlow::new(Vec::new(), None),
             scan: HeadScan::default(),
             head: Vec::new(),
+            interim: 0,
             has_answered: false,
             keeps_alive: false,
             is_other_protocol: false,
@@ -156,22 +161,25 @@ impl HttpExchange {
         }
     }
 
-    /// Ends the exchange by words of our own, if the client has seen none of the server's.
-    fn refuse(&mut self, core: &ServeCore, reason: RefusalReason, words: Vec<u8>) -> Step {
+    /// Ends the exchange by words of our own, if the client has seen none of the response that counts.
+    fn refuse(&mut self, core: &ServeCore, reason: RefusalReason, words: &[u8]) -> Step {
+        let from = self.peer.as_ref().and_then(|peer| peer.from);
+        core.report.refused(ServiceName::Http, reason, &From(from));
+        if self.has_answered {
+            return Step::Done;
+        }
         let Some(peer) = self.peer.take() else {
             return Step::Done;
         };
-        core.report
-            .refused(ServiceName::Http, reason, &From(peer.from));
-        match self.has_answered {
-            true => Step::Done,
-            false => Step::Become(Closing::client(peer.fd, words, core.now, true)),
-        }
+        // What is left of an interim response comes first.
+        let mut last = self.down.head.split_off(self.down.sent);
+        last.extend(words);
+        Step::Become(Closing::client(peer.fd, last, core.now, true))
     }
 
     fn bad_answer(&mut self, core: &ServeCore) -> Step {
         let reason = RefusalReason::BadAnswer;
-        self.refuse(core, reason, answer_for(reason))
+        self.refuse(core, reason, &answer_for(reason))
     }
 
     /// The request. `Some` if that ends the exchange.
@@ -206,7 +214,7 @@ impl HttpExchange {
                     "",
                     "the body of the request is malformed",
                 );
-                Some(self.refuse(core, RefusalReason::Malformed, words))
+                Some(self.refuse(core, RefusalReason::Malformed, &words))
             }
             FlowRest::Ended | FlowRest::SenderBroken => {
                 core.report
@@ -228,6 +236,8 @@ impl HttpExchange {
             // What the server says next, once what it said before is on its way.
             if rest == FlowRest::Waits && self.down.body.is_none() && self.down.head.is_empty() {
                 match self.read_head(core) {
+                    // Another one follows, for which others wait meanwhile.
+                    Ok(true) if self.down.body.is_none() => return Some(Step::Again),
                     Ok(true) => continue,
                     Ok(false) => return None,
                     Err(step) => return Some(step),
@@ -279,7 +289,11 @@ impl HttpExchange {
         self.scan = HeadScan::default();
         match response(&head, self.requested) {
             Ok(response) => {
-                self.has_answered = true;
+                self.has_answered = response.body.is_some();
+                self.interim += usize::from(!self.has_answered);
+                if self.interim > INTERIM {
+                    return Err(self.bad_answer(core));
+                }
                 self.down.head = response.head;
                 self.down.body = response.body;
                 self.keeps_alive = response.keeps_alive;

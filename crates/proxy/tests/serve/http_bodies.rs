@@ -212,3 +212,39 @@ fn what_a_server_says_wrongly_is_a_bad_gateway() {
     let came = answer(&place, "GET http://a.example:95/ HTTP/1.1\r\n\r\n");
     assert!(came.ends_with("\r\n\r\nhalf"), "{came}");
 }
+
+#[test]
+fn a_server_that_sends_interim_responses_without_end_holds_up_nobody() {
+    let place = Place::new(vec![http()]);
+    serve(&place, 80, |mut from| {
+        request_head(&mut from);
+        let interim = b"HTTP/1.1 102 P\r\n\r\n".repeat(4096);
+        while from.get_mut().write_all(&interim).is_ok() {}
+    });
+    says(&place, 81, "other");
+    let mut client = place.client();
+    let request = "GET http://a.example/ HTTP/1.1\r\n\r\n";
+    client.write_all(request.as_bytes()).expect("room");
+    let other = "GET http://a.example:81/ HTTP/1.1\r\nConnection: close\r\n\r\n";
+    let came = answer(&place, other);
+    assert!(came.ends_with("other: GET / HTTP/1.1"), "{came}");
+    // Some are passed on, and then it is an answer that is none.
+    let came = String::from_utf8(read_all(&client)).expect("text");
+    let interim = came.matches("HTTP/1.1 102 P\r\n\r\n").count();
+    assert!((1..1000).contains(&interim), "{interim}");
+    assert!(came.contains("\r\n\r\nHTTP/1.1 502 "), "{came}");
+}
+
+#[test]
+fn a_server_that_goes_after_an_interim_response_is_a_bad_gateway() {
+    let place = Place::new(vec![http()]);
+    serve(&place, 80, |mut from| {
+        request_head(&mut from);
+        let _ = from.get_mut().write_all(b"HTTP/1.1 100 Continue\r\n\r\n");
+    });
+    let came = answer(&place, "GET http://a.example/ HTTP/1.1\r\n\r\n");
+    assert!(
+        came.starts_with("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 502 "),
+        "{came}"
+    );
+}
