@@ -1,6 +1,6 @@
 //! TCP and UDP inside the tunnel, by either of two stacks.
 
-use std::io;
+use std::io::{self, Read};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
@@ -70,13 +70,19 @@ pub trait OpenedTcp: Send {
     /// [`NetError::NoStream`] and [`NetError::Ended`].
     fn join(self: Box<Self>, socket: OwnedFd) -> Result<(), NetError>;
 
-    /// A stream socket that reads and writes it.
+    /// To be read and written.
     ///
     /// # Errors
     ///
     /// [`NetError::Ended`], and [`NetError::Host`] without descriptors.
-    fn into_stream(self: Box<Self>) -> Result<OwnedFd, NetError>;
+    fn into_stream(self: Box<Self>) -> Result<Box<dyn InnerStream>, NetError>;
 }
+
+/// A connection that is read and written. Its descriptor, which waits, is that of a stream socket; that a connection
+/// was cut is told by reads from this alone.
+pub trait InnerStream: Read + AsFd + Send {}
+
+impl<T: Read + AsFd + Send> InnerStream for T {}
 
 /// A TCP port inside the tunnel. Its descriptor is readable while a connection waits.
 pub trait Listening: AsFd + Send {
@@ -156,9 +162,8 @@ impl OpenedTcp for Connection {
         Connection::join(*self, socket)
     }
 
-    fn into_stream(self: Box<Self>) -> Result<OwnedFd, NetError> {
-        let stream = Connection::into_stream(*self)?;
-        stream.as_fd().try_clone_to_owned().map_err(NetError::Host)
+    fn into_stream(self: Box<Self>) -> Result<Box<dyn InnerStream>, NetError> {
+        Ok(Box::new(Connection::into_stream(*self)?))
     }
 }
 

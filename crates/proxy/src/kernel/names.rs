@@ -1,6 +1,7 @@
 //! Messages of DNS over sockets of the namespace.
 
 use std::net::{SocketAddr, TcpStream};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::Instant;
@@ -71,7 +72,13 @@ impl DnsTransport for KernelNames {
             Ok(Err(_)) => return Ok(None),
             Err(_) => return Err(NetError::Ended),
         };
-        let mut stream = TcpStream::from(opened.into_stream()?);
+        let stream = opened.into_stream()?;
+        let mut stream = TcpStream::from(
+            stream
+                .as_fd()
+                .try_clone_to_owned()
+                .map_err(NetError::Host)?,
+        );
         let came = exchange(&mut stream, question, until, TcpStream::set_read_timeout);
         Ok(came.ok())
     }

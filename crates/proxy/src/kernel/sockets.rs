@@ -1,7 +1,7 @@
 //! Sockets of the namespace, as the traits of a stack have them.
 
 use std::io;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use rustix::net::{
 
 use super::socket_kind::SocketKind;
 use super::tasks::{Task, Tasks};
-use crate::stack::{Datagrams, Listening, OpenedTcp};
+use crate::stack::{Datagrams, InnerStream, Listening, OpenedTcp};
 
 /// Connections that may wait to be accepted; the host has its own limit.
 const BACKLOG: i32 = 1024;
@@ -103,10 +103,10 @@ impl OpenedTcp for KernelConnection {
         self.tasks.add(Task::Join { inner, client })
     }
 
-    fn into_stream(mut self: Box<Self>) -> Result<OwnedFd, NetError> {
+    fn into_stream(mut self: Box<Self>) -> Result<Box<dyn InnerStream>, NetError> {
         let socket = self.socket.take().ok_or(NetError::Ended)?;
         rustix::io::ioctl_fionbio(&socket, false).map_err(host)?;
-        Ok(socket)
+        Ok(Box::new(TcpStream::from(socket)))
     }
 }
 

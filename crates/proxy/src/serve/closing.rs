@@ -50,9 +50,9 @@ impl Closing {
     fn advance(&mut self, core: &mut ServeCore) -> Step {
         while self.sent < self.words.len() {
             match send_some(&self.fd, &self.words[self.sent..]) {
-                Some(0) => return Step::Wait,
-                Some(len) => self.sent += len,
-                None => return Step::Done,
+                Ok(0) => return Step::Wait,
+                Ok(len) => self.sent += len,
+                Err(_) => return Step::Done,
             }
         }
         if !self.is_shut {

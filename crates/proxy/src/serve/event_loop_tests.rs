@@ -1,3 +1,4 @@
+use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -9,6 +10,9 @@ use adit::{Config, PrivateKey};
 use super::*;
 use crate::config::Resolve;
 use crate::serve::closing::Closing;
+use crate::serve::exchange::HttpExchange;
+use crate::serve::http::{BodyFraming, Requested};
+use crate::serve::http_peer::HttpPeer;
 use crate::serve::options::ServeLimits;
 use crate::serve::pool::WaitingPool;
 use crate::serve::report::{RefusalReason, ServeReport, ServiceName};
@@ -108,4 +112,60 @@ fn a_client_that_is_closed_sees_the_end_at_once_with_words_or_without() {
             clients.wait();
         }
     }
+}
+
+/// An exchange of HTTP that is in the loop: the client, and the server.
+fn exchange(clients: &mut ClientLoop, head: &[u8], body: BodyFraming) -> [TcpStream; 2] {
+    let pair = || {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let near = TcpStream::connect(address).expect("it listens");
+        (near, listener.accept().expect("a connection").0)
+    };
+    let ((client, fd), (upstream, server)) = (pair(), pair());
+    let peer = HttpPeer {
+        fd: fd.into(),
+        from: None,
+        login: None,
+    };
+    let requested = Requested {
+        is_head: false,
+        minor: 1,
+        keeps_alive: true,
+        upgrades: false,
+    };
+    let next = |_, _: &ServeCore| -> Box<dyn ProxyClient> { panic!("there is no other request") };
+    // Its head was read before.
+    assert!(clients.core.watch(&peer.fd, ClientToken(NEWS), READABLE));
+    let upstream = Box::new(upstream);
+    let exchange = HttpExchange::new(peer, upstream, head.to_vec(), body, requested, next);
+    clients.core.arrivals.push(Box::new(exchange));
+    clients.welcome();
+    [client, server]
+}
+
+#[test]
+fn a_reset_that_is_found_by_sending_cuts_a_body_too() {
+    use std::io::{Read, Write};
+    let mut clients = clients();
+    let body = BodyFraming::Length(1 << 20);
+    let [mut client, mut server] = exchange(&mut clients, b"POST", body);
+    server
+        .write_all(b"HTTP/1.1 200 OK\r\n\r\nhalf")
+        .expect("room");
+    let mut came = [0; 64];
+    let mut len = 0;
+    while !came[..len].ends_with(b"half") {
+        clients.wait();
+        client.set_nonblocking(true).expect("it can");
+        len += client.read(&mut came[len..]).unwrap_or(0);
+    }
+    crate::serve::socket::reset(&server);
+    drop(server);
+    client.write_all(b"some of the body").expect("room");
+    while clients.core.clients > 0 {
+        clients.wait();
+    }
+    let error = client.read(&mut [0]).expect_err("a reset");
+    assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
 }

@@ -2,9 +2,10 @@
 //! looked at is sent, and what was sent is taken. So a slow end slows down the other one, and nothing is kept
 //! here but heads.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 
 use rustix::event::epoll::EventFlags;
+use rustix::io::Errno;
 use rustix::net::{Shutdown, shutdown};
 
 use super::acceptor::From;
@@ -14,7 +15,8 @@ use super::http::{BodyFraming, HeadScan, HttpMistake, Requested, answer, respons
 use super::http_peer::{HttpPeer, answer_for};
 use super::news::ClientToken;
 use super::report::{RefusalReason, ServiceName};
-use super::socket::{BOTH, Peeked, consume, peek, send_some};
+use super::socket::{BOTH, Peeked, consume, peek, reset, send_some};
+use crate::stack::InnerStream;
 
 /// The descriptor of the server, where the client's is 0.
 const SERVER: usize = 1;
@@ -44,7 +46,7 @@ enum FlowRest {
     /// The sender has been reset.
     SenderBroken,
     /// The receiver takes no more.
-    ReceiverBroken,
+    ReceiverBroken(Errno),
     Malformed,
 }
 
@@ -59,12 +61,12 @@ impl BodyFlow {
     }
 
     /// Sends what is ours; `Finished` once all is sent.
-    fn send_head(&mut self, to: &OwnedFd) -> FlowRest {
+    fn send_head(&mut self, to: BorrowedFd<'_>) -> FlowRest {
         while self.sent < self.head.len() {
             match send_some(to, &self.head[self.sent..]) {
-                Some(0) => return FlowRest::Waits,
-                Some(len) => self.sent += len,
-                None => return FlowRest::ReceiverBroken,
+                Ok(0) => return FlowRest::Waits,
+                Ok(len) => self.sent += len,
+                Err(error) => return FlowRest::ReceiverBroken(error),
             }
         }
         self.head = Vec::new();
@@ -73,7 +75,12 @@ impl BodyFlow {
     }
 
     /// Moves what there is, up to a budget.
-    fn advance(&mut self, from: &OwnedFd, to: &OwnedFd, scratch: &mut [u8]) -> FlowRest {
+    fn advance(
+        &mut self,
+        from: BorrowedFd<'_>,
+        to: BorrowedFd<'_>,
+        scratch: &mut [u8],
+    ) -> FlowRest {
         match self.send_head(to) {
             FlowRest::Finished => {}
             rest => return rest,
@@ -97,9 +104,9 @@ impl BodyFlow {
                 return FlowRest::Malformed;
             };
             let sent = match send_some(to, &scratch[..of_body]) {
-                Some(0) => return FlowRest::Waits,
-                Some(sent) => sent,
-                None => return FlowRest::ReceiverBroken,
+                Ok(0) => return FlowRest::Waits,
+                Ok(sent) => sent,
+                Err(error) => return FlowRest::ReceiverBroken(error),
             };
             if body.take(&scratch[..sent]) != Ok(sent) {
                 return FlowRest::Malformed;
@@ -111,13 +118,20 @@ impl BodyFlow {
         }
         FlowRest::Budget
     }
+
+    /// Whether the end of the connection would be taken for that of what goes there, which it is not.
+    fn is_cut(&self) -> bool {
+        self.body == Some(BodyFraming::UntilClose) && !self.is_over
+    }
 }
 
 /// A request that is forwarded, and its response.
 pub(crate) struct HttpExchange {
     /// `None` once it went on to something else.
     peer: Option<HttpPeer>,
-    server: OwnedFd,
+    server: Box<dyn InnerStream>,
+    /// It reset the connection, which a socket tells once.
+    was_reset: bool,
     requested: Requested,
     up: BodyFlow,
     down: BodyFlow,
@@ -139,7 +153,7 @@ type NextRequest = fn(HttpPeer, &ServeCore) -> Box<dyn ProxyClient>;
 impl HttpExchange {
     pub(crate) fn new(
         peer: HttpPeer,
-        server: OwnedFd,
+        server: Box<dyn InnerStream>,
         head: Vec<u8>,
         body: BodyFraming,
         requested: Requested,
@@ -148,6 +162,7 @@ impl HttpExchange {
         Self {
             peer: Some(peer),
             server,
+            was_reset: false,
             requested,
             up: BodyFlow::new(head, Some(body)),
             down: BodyFlow::new(Vec::new(), None),
@@ -188,7 +203,8 @@ impl HttpExchange {
         if self.up.is_over {
             return None;
         }
-        match self.up.advance(&peer.fd, &self.server, &mut core.scratch) {
+        let (client, server) = (peer.fd.as_fd(), self.server.as_fd());
+        match self.up.advance(client, server, &mut core.scratch) {
             FlowRest::Waits => None,
             FlowRest::Budget => Some(Step::Again),
             FlowRest::Finished => {
@@ -202,7 +218,9 @@ impl HttpExchange {
                 None
             }
             // The server answered without reading all of it: its answer counts. The client's connection cannot stay.
-            FlowRest::ReceiverBroken if !self.is_other_protocol => {
+            FlowRest::ReceiverBroken(error) if !self.is_other_protocol => {
+                // EPIPE: its end had come before.
+                self.was_reset = error != Errno::PIPE;
                 self.up.is_over = true;
                 self.requested.keeps_alive = false;
                 self.keeps_alive = false;
@@ -221,8 +239,13 @@ impl HttpExchange {
                     .refused(ServiceName::Http, RefusalReason::Gone, &From(peer.from));
                 Some(Step::Done)
             }
-            FlowRest::ReceiverBroken => Some(Step::Done),
+            FlowRest::ReceiverBroken(_) => Some(Step::Done),
         }
+    }
+
+    /// Whether the connection of the server, which is at its end, was ended there, and not cut.
+    fn has_ended_well(&mut self) -> bool {
+        !self.was_reset && self.server.read(&mut [0]).is_ok()
     }
 
     /// The response. `Some` if that ends the exchange, or its turn.
@@ -232,7 +255,8 @@ impl HttpExchange {
                 return None;
             }
             let peer = self.peer.as_ref()?;
-            let rest = self.down.advance(&self.server, &peer.fd, &mut core.scratch);
+            let (server, client) = (self.server.as_fd(), peer.fd.as_fd());
+            let mut rest = self.down.advance(server, client, &mut core.scratch);
             // What the server says next, once what it said before is on its way.
             if rest == FlowRest::Waits && self.down.body.is_none() && self.down.head.is_empty() {
                 match self.read_head(core) {
@@ -242,6 +266,9 @@ impl HttpExchange {
                     Ok(false) => return None,
                     Err(step) => return Some(step),
                 }
+            }
+            if rest == FlowRest::Ended && !self.has_ended_well() {
+                rest = FlowRest::SenderBroken;
             }
             return match rest {
                 FlowRest::Waits => None,
@@ -253,11 +280,11 @@ impl HttpExchange {
                 FlowRest::Ended if self.down.body == Some(BodyFraming::UntilClose) => {
                     self.down.is_over = true;
                     if self.is_other_protocol {
-                        let _ = shutdown(&peer.fd, Shutdown::Write);
+                        let _ = shutdown(&self.peer.as_ref()?.fd, Shutdown::Write);
                     }
                     None
                 }
-                FlowRest::ReceiverBroken => Some(Step::Done),
+                FlowRest::ReceiverBroken(_) => Some(Step::Done),
                 FlowRest::Ended | FlowRest::SenderBroken | FlowRest::Malformed => {
                     Some(self.bad_answer(core))
                 }
@@ -342,6 +369,17 @@ impl HttpExchange {
         match self.keeps_alive && self.up.is_over {
             true => Step::Become((self.next)(peer, core)),
             false => Step::Become(Closing::client(peer.fd, Vec::new(), core.now, true)),
+        }
+    }
+}
+
+impl Drop for HttpExchange {
+    fn drop(&mut self) {
+        if let Some(peer) = self.peer.as_ref().filter(|_| self.down.is_cut()) {
+            reset(&peer.fd);
+        }
+        if self.up.is_cut() {
+            reset(&self.server);
         }
     }
 }

@@ -30,9 +30,9 @@ pub(crate) enum Peeked {
 }
 
 /// Looks at what a socket has received.
-pub(crate) fn peek(fd: &OwnedFd, buffer: &mut [u8]) -> Peeked {
+pub(crate) fn peek(fd: impl AsFd, buffer: &mut [u8]) -> Peeked {
     loop {
-        return match recv(fd, &mut *buffer, RecvFlags::PEEK | RecvFlags::DONTWAIT) {
+        return match recv(&fd, &mut *buffer, RecvFlags::PEEK | RecvFlags::DONTWAIT) {
             Ok((_, 0)) => Peeked::End,
             Ok((_, len)) => Peeked::Bytes(len),
             Err(Errno::INTR) => continue,
@@ -43,10 +43,10 @@ pub(crate) fn peek(fd: &OwnedFd, buffer: &mut [u8]) -> Peeked {
 }
 
 /// Takes so many bytes that were looked at. False if the socket is broken.
-pub(crate) fn consume(fd: &OwnedFd, mut len: usize, buffer: &mut [u8]) -> bool {
+pub(crate) fn consume(fd: impl AsFd, mut len: usize, buffer: &mut [u8]) -> bool {
     while len > 0 {
         let most = len.min(buffer.len());
-        match recv(fd, &mut buffer[..most], RecvFlags::DONTWAIT) {
+        match recv(&fd, &mut buffer[..most], RecvFlags::DONTWAIT) {
             Ok((_, 0)) => return false,
             Ok((_, taken)) => len -= taken,
             Err(Errno::INTR) => {}
@@ -56,21 +56,20 @@ pub(crate) fn consume(fd: &OwnedFd, mut len: usize, buffer: &mut [u8]) -> bool {
     true
 }
 
-/// Sends what fits; `None` if the socket is broken.
-pub(crate) fn send_some(fd: &OwnedFd, bytes: &[u8]) -> Option<usize> {
+/// Sends what fits; an error if the socket is broken.
+pub(crate) fn send_some(fd: impl AsFd, bytes: &[u8]) -> Result<usize, Errno> {
     loop {
-        return match send(fd, bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
-            Ok(len) => Some(len),
+        return match send(&fd, bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
             Err(Errno::INTR) => continue,
-            Err(Errno::AGAIN) => Some(0),
-            Err(_) => None,
+            Err(Errno::AGAIN) => Ok(0),
+            sent => sent,
         };
     }
 }
 
 /// Sends a short message to a socket whose buffer is empty. False if it is broken.
 pub(crate) fn send_short(fd: &OwnedFd, bytes: &[u8]) -> bool {
-    send_some(fd, bytes) == Some(bytes.len())
+    send_some(fd, bytes) == Ok(bytes.len())
 }
 
 /// Has a socket of TCP send at once, and find out whether its other end is still there.
@@ -83,7 +82,8 @@ pub(crate) fn tune(fd: &OwnedFd) {
 }
 
 /// Has the socket be reset when it is closed.
-pub(crate) fn reset(fd: &OwnedFd) {
+pub(crate) fn reset(fd: impl AsFd) {
+    // A UNIX socket has none.
     let _ = rustix::net::sockopt::set_socket_linger(fd, Some(Duration::ZERO));
 }
 

@@ -4,7 +4,7 @@
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
@@ -50,13 +50,13 @@ pub(crate) fn begin(
         // Others have the stack for as long as it is needed.
         drop(stack);
         let received = opened.and_then(|opened| {
-            let mut stream = UnixStream::from(opened.into_stream()?);
-            let for_input = stream.try_clone().map_err(NetError::Host)?;
-            let _ = sender.send(for_input);
+            let mut stream = opened.into_stream()?;
+            let for_input = stream.as_fd().try_clone_to_owned();
+            let _ = sender.send(for_input.map_err(NetError::Host)?.into());
             let received = copy(&mut stream, &mut File::from(output));
             if received.is_err() {
                 // Nobody takes what comes.
-                let _ = stream.shutdown(Shutdown::Both);
+                let _ = rustix::net::shutdown(&stream, rustix::net::Shutdown::Both);
             }
             received.map_err(NetError::Host)
         });

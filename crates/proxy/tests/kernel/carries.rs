@@ -84,7 +84,8 @@ pub(crate) fn tcp(device: KernelDevice) {
         let opened = open(&stack, to, PATIENCE).expect("a connection");
         assert_eq!(opened.peer_addr(), to);
         assert_eq!(opened.local_addr().is_ipv4(), ip.is_ipv4());
-        let stream = TcpStream::from(opened.into_stream().expect("a stream"));
+        let stream = opened.into_stream().expect("a stream");
+        let stream = TcpStream::from(stream.as_fd().try_clone_to_owned().expect("a descriptor"));
         let end = |stream: &TcpStream| stream.shutdown(std::net::Shutdown::Write).expect("open");
         assert!(there_and_back(&stream, &bytes, end) == bytes, "a stream");
         // Joined to a client's socket.

@@ -1,12 +1,13 @@
 //! HTTP requests that are forwarded, with their bodies.
 
-use std::io::{Read, Write};
-use std::net::Shutdown;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::time::Duration;
 
 use adit_proxy::serve::RefusalReason;
 
 use crate::http::{answer, get, head, http, request_head, serve};
-use crate::{Place, pattern, read_all, wait_until};
+use crate::{Place, loopback, pattern, read_all, wait_until};
 
 /// A server that says what it was asked, and closes.
 fn says(place: &Place, port: u16, name: &'static str) {
@@ -247,4 +248,50 @@ fn a_server_that_goes_after_an_interim_response_is_a_bad_gateway() {
         came.starts_with("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 502 "),
         "{came}"
     );
+}
+
+/// A client that has the begin of a body which ends with its connection, and the server, which can reset it.
+fn half_of_a_body(place: &Place) -> (TcpStream, TcpStream) {
+    let listener = place.far.listen_tcp(80).expect("a port");
+    let mut client = place.client();
+    let request = "GET http://a.example/ HTTP/1.1\r\n\r\n";
+    client.write_all(request.as_bytes()).expect("room");
+    let connection = loop {
+        if let Some(connection) = listener.try_accept().expect("open") {
+            break connection;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    };
+    // The stack passes on how a TCP socket ends.
+    let near = TcpListener::bind(loopback()).expect("a port");
+    let mut server =
+        TcpStream::connect(near.local_addr().expect("an address")).expect("it listens");
+    let joined = near.accept().expect("a connection").0;
+    connection.join(joined.into()).expect("it is open");
+    server
+        .write_all(b"HTTP/1.1 200 OK\r\n\r\nhalf")
+        .expect("room");
+    head(&client);
+    assert_eq!(&crate::read::<4>(&client), b"half");
+    (client, server)
+}
+
+#[test]
+fn a_body_whose_connection_is_reset_does_not_look_complete() {
+    let place = Place::new(vec![http()]);
+    let (mut client, server) = half_of_a_body(&place);
+    rustix::net::sockopt::set_socket_linger(&server, Some(Duration::ZERO)).expect("a socket");
+    drop(server);
+    let error = client.read(&mut [0]).expect_err("a reset");
+    assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+    assert_eq!(place.refused(RefusalReason::BadAnswer), 1);
+}
+
+#[test]
+fn a_proxy_that_ends_does_not_make_a_body_look_complete() {
+    let place = Place::new(vec![http()]);
+    let (mut client, _server) = half_of_a_body(&place);
+    drop(place.proxy);
+    let error = client.read(&mut [0]).expect_err("a reset");
+    assert_eq!(error.kind(), ErrorKind::ConnectionReset);
 }
