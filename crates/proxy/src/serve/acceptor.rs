@@ -46,7 +46,7 @@ impl std::fmt::Display for From {
     }
 }
 
-type MakeClient = Box<dyn Fn(ClientSocket, &mut ServeCore) -> Option<Box<dyn ProxyClient>> + Send>;
+type MakeClient = Box<dyn Fn(ClientSocket, &ServeCore) -> Box<dyn ProxyClient> + Send>;
 
 /// A socket of this host that listens.
 pub(crate) struct Acceptor {
@@ -62,7 +62,7 @@ impl Acceptor {
     pub(crate) fn new(
         fd: OwnedFd,
         service: ServiceName,
-        make: impl Fn(ClientSocket, &mut ServeCore) -> Option<Box<dyn ProxyClient>> + Send + 'static,
+        make: impl Fn(ClientSocket, &ServeCore) -> Box<dyn ProxyClient> + Send + 'static,
     ) -> Self {
         let spare = fd.try_clone().ok();
         Self {
@@ -116,16 +116,17 @@ impl ProxyClient for Acceptor {
             let from = from.and_then(|from| SocketAddr::try_from(from).ok());
             let from = from.map(|from| SocketAddr::new(from.ip().to_canonical(), from.port()));
             let arrival = ClientSocket { fd, from };
-            if core.clients + core.arrivals.len() >= core.limits.clients {
+            // Who asks how the proxy is gets an answer then, too.
+            let is_limited = self.service != ServiceName::Info;
+            if is_limited && core.clients + core.arrivals.len() >= core.limits.clients {
                 core.report
                     .refused(self.service, RefusalReason::Full, &arrival);
                 continue;
             }
             tune(&arrival.fd);
             core.report.accepted(self.service);
-            if let Some(client) = (self.make)(arrival, core) {
-                core.arrivals.push(client);
-            }
+            let client = (self.make)(arrival, core);
+            core.arrivals.push(client);
         }
         Step::Wait
     }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use rustix::event::epoll::EventFlags;
 use rustix::net::{Shutdown, shutdown};
 
-use super::core::{ProxyClient, ServeCore, Step, TURN, Ticket};
+use super::core::{ProxyClient, ServeCore, Step, TURN};
 use super::news::ClientToken;
 use super::socket::{BOTH, Peeked, consume, peek, send_some};
 
@@ -22,7 +22,6 @@ pub(crate) struct Closing {
     is_shut: bool,
     until: Instant,
     is_watched: bool,
-    _ticket: Option<Ticket>,
 }
 
 impl Closing {
@@ -35,16 +34,7 @@ impl Closing {
             is_shut: false,
             until: now + PATIENCE,
             is_watched,
-            _ticket: None,
         })
-    }
-
-    /// The same, which has a ticket until it is closed.
-    pub(crate) fn with_ticket(self, ticket: Option<Ticket>) -> Self {
-        Self {
-            _ticket: ticket,
-            ..self
-        }
     }
 
     fn advance(&mut self, core: &mut ServeCore) -> Step {

@@ -1,7 +1,7 @@
 //! What all clients share: the descriptors that are waited for, the stack, names that are looked up.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::os::fd::{AsFd, OwnedFd};
@@ -84,9 +84,7 @@ pub(crate) struct ServeCore {
     pub(crate) limits: ServeLimits,
     pub(crate) report: Arc<ServeReport>,
     pub(crate) news: Arc<NewsQueue>,
-    inside: WaitingPool,
-    /// Only if something is forwarded to a name outside.
-    outside: Option<WaitingPool>,
+    pools: WaitingPools,
     waiting_for: HashMap<NameKey, Vec<ClientToken>>,
     /// For what is looked at; of its full length at the begin of each call.
     pub(crate) scratch: Vec<u8>,
@@ -95,10 +93,20 @@ pub(crate) struct ServeCore {
     pub(crate) arrivals: Vec<Box<dyn ProxyClient>>,
     /// Clients that there are.
     pub(crate) clients: usize,
-    /// Of clients of the info page.
-    pub(crate) info: Tickets,
+    /// Those of the info page that came last, and may still be there.
+    info: VecDeque<ClientToken>,
     /// Of clients of HTTP whose heads are long.
     pub(crate) long_heads: Tickets,
+}
+
+/// Threads for what waits.
+pub(crate) struct WaitingPools {
+    /// For names inside the tunnel.
+    pub(crate) inside: WaitingPool,
+    /// For names outside, if something is forwarded to one.
+    pub(crate) outside: Option<WaitingPool>,
+    /// For pages, if there are any.
+    pub(crate) pages: Option<WaitingPool>,
 }
 
 /// A number of tickets, each of which is had until it is dropped.
@@ -131,8 +139,7 @@ impl ServeCore {
         resolve: Resolve,
         limits: ServeLimits,
         report: Arc<ServeReport>,
-        inside: WaitingPool,
-        outside: Option<WaitingPool>,
+        pools: WaitingPools,
     ) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         Ok(Self {
@@ -142,14 +149,13 @@ impl ServeCore {
             limits,
             report,
             news: Arc::new(NewsQueue::new()?),
-            inside,
-            outside,
+            pools,
             waiting_for: HashMap::new(),
             scratch: Vec::new(),
             now: Instant::now(),
             arrivals: Vec::new(),
             clients: 0,
-            info: Tickets::new(INFO_CLIENTS),
+            info: VecDeque::new(),
             long_heads: Tickets::new(LONG_HEADS),
         })
     }
@@ -177,10 +183,10 @@ impl ServeCore {
 
     // What waits, on other threads.
 
-    /// Has a name looked up; a client is told. Equal names are looked up once at a time.
+    /// Has a name looked up for a host; a client is told. Equal names are looked up once at a time.
     pub(crate) fn look_up(
         &mut self,
-        token: ClientToken,
+        (token, asker): (ClientToken, Option<IpAddr>),
         side: Side,
         name: &str,
     ) -> Result<(), RefusalReason> {
@@ -196,24 +202,22 @@ impl ServeCore {
             Entry::Vacant(none) => none,
         };
         let news = Arc::clone(&self.news);
-        let (timeout, resolve) = (self.limits.connect, self.resolve);
-        let done = match side {
+        let (until, resolve) = (self.now + self.limits.connect, self.resolve);
+        let name = Arc::clone(&key.1);
+        let is_asked = match side {
             Side::Inside => {
                 let stack = Arc::clone(&self.stack);
-                let name = Arc::clone(&key.1);
-                Some(&self.inside).map(|pool| {
-                    pool.run(move || {
-                        tell_names(&news, key, || inside(&*stack, &name, timeout, resolve))
-                    })
-                })
+                let ask = move |left| inside(&*stack, &name, left, resolve);
+                let job = move || tell_names(&news, key, until, ask);
+                self.pools.inside.run(asker, job)
             }
             Side::Outside => {
-                let name = Arc::clone(&key.1);
-                let pool = self.outside.as_ref();
-                pool.map(|pool| pool.run(move || tell_names(&news, key, || outside(&name))))
+                let job = move || tell_names(&news, key, until, |_| outside(&name));
+                let pool = self.pools.outside.as_ref();
+                pool.is_some_and(|pool| pool.run(asker, job))
             }
         };
-        if done != Some(true) {
+        if !is_asked {
             return Err(RefusalReason::Busy);
         }
         waiting.insert(vec![token]);
@@ -232,10 +236,22 @@ impl ServeCore {
         make: impl FnOnce() -> Option<InfoPage> + Send + 'static,
     ) -> bool {
         let news = Arc::clone(&self.news);
-        self.inside.run(move || {
+        let job = move || {
             let page = catch_unwind(AssertUnwindSafe(make)).unwrap_or(None);
             news.tell(Told::Client(token, News::Page(page)));
-        })
+        };
+        let pool = self.pools.pages.as_ref();
+        pool.is_some_and(|pool| pool.run(None, job))
+    }
+
+    /// A client of the info page has begun: the last ones stay.
+    pub(crate) fn info_client(&mut self, token: ClientToken) {
+        self.info.push_back(token);
+        if self.info.len() > INFO_CLIENTS
+            && let Some(oldest) = self.info.pop_front()
+        {
+            self.news.tell(Told::Client(oldest, News::Displaced));
+        }
     }
 
     /// Connects inside the tunnel; a client is told.
@@ -255,9 +271,21 @@ impl ServeCore {
     }
 }
 
-/// Tells what came of a look-up, also of one that panicked: others wait for it.
-fn tell_names(news: &NewsQueue, key: NameKey, look_up: impl FnOnce() -> FoundNames) {
-    let names = catch_unwind(AssertUnwindSafe(look_up)).unwrap_or(Err(RefusalReason::Defect));
+/// Tells what came of a look-up that has this much time, also of one that panicked: others wait for it.
+fn tell_names(
+    news: &NewsQueue,
+    key: NameKey,
+    until: Instant,
+    look_up: impl FnOnce(Duration) -> FoundNames,
+) {
+    let left = until.saturating_duration_since(Instant::now());
+    let names = match left.is_zero() {
+        // It has waited for a thread all the time.
+        true => Err(RefusalReason::TimedOut),
+        false => {
+            catch_unwind(AssertUnwindSafe(|| look_up(left))).unwrap_or(Err(RefusalReason::Defect))
+        }
+    };
     news.tell(Told::Names(key, names));
 }
 

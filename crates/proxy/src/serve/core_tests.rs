@@ -61,9 +61,13 @@ fn core(resolve: Resolve) -> (ServeCore, Receiver<String>, Sender<Vec<IpAddr>>) 
         answers: Mutex::new(answers),
     };
     let report = Arc::new(ServeReport::new(None));
-    let pool = WaitingPool::new("test", 1, None).expect("a thread");
+    let pools = WaitingPools {
+        inside: WaitingPool::new("test", 1, None).expect("a thread"),
+        outside: None,
+        pages: None,
+    };
     let (stack, limits) = (Arc::new(stack), ServeLimits::default());
-    let core = ServeCore::new(stack, resolve, limits, report, pool, None);
+    let core = ServeCore::new(stack, resolve, limits, report, pools);
     (core.expect("descriptors"), questions, sender)
 }
 
@@ -83,7 +87,7 @@ fn equal_names_are_looked_up_once_for_all_that_wait() {
     let (mut core, questions, answers) = core(Resolve::Ipv4);
     let tokens: Vec<_> = (1..=5).map(|at| ClientToken::new(1, at)).collect();
     for token in &tokens {
-        core.look_up(*token, Side::Inside, "a.example")
+        core.look_up((*token, None), Side::Inside, "a.example")
             .expect("room");
     }
     assert_eq!(questions.recv().as_deref(), Ok("a.example"));
@@ -97,7 +101,7 @@ fn equal_names_are_looked_up_once_for_all_that_wait() {
     assert_eq!(core.waiting_for(&key), tokens);
     assert!(questions.try_recv().is_err());
     // The next one asks anew: the stack keeps what holds.
-    core.look_up(tokens[0], Side::Inside, "a.example")
+    core.look_up((tokens[0], None), Side::Inside, "a.example")
         .expect("room");
     assert!(questions.recv().is_ok());
     answers
@@ -111,17 +115,75 @@ fn equal_names_are_looked_up_once_for_all_that_wait() {
 fn more_names_than_may_wait_are_refused() {
     let (mut core, questions, _answers) = core(Resolve::Auto);
     let token = ClientToken::new(1, 1);
-    let mut look_up = |n: usize| core.look_up(token, Side::Inside, &format!("{n}.example"));
-    look_up(0).expect("room");
+    let mut look_up = |n: usize, host: u8| {
+        let asker = (token, Some(IpAddr::from([10, 0, 0, host])));
+        core.look_up(asker, Side::Inside, &format!("{n}.example"))
+    };
+    look_up(0, 1).expect("room");
     questions.recv().expect("it is asked for");
-    let taken = (1..5000).take_while(|n| look_up(*n).is_ok()).count();
-    assert!((1000..2000).contains(&taken), "{taken}");
-    assert_eq!(look_up(5001), Err(RefusalReason::Busy));
+    // Half of the room is for others.
+    for host in [1, 2] {
+        let taken = (1..5000).map(|n| usize::from(host) * 10_000 + n);
+        let taken = taken.take_while(|n| look_up(*n, host).is_ok());
+        assert_eq!(taken.count(), 512);
+    }
+    assert_eq!(look_up(5001, 3), Err(RefusalReason::Busy));
     // There is no thread for names outside, where no service has one.
     assert_eq!(
-        core.look_up(token, Side::Outside, "a.example"),
+        core.look_up((token, None), Side::Outside, "a.example"),
         Err(RefusalReason::Busy)
     );
+}
+
+#[test]
+fn a_name_whose_time_passes_before_its_turn_is_not_looked_up() {
+    let (mut core, questions, answers) = core(Resolve::Auto);
+    let asker = (ClientToken::new(1, 1), None);
+    core.look_up(asker, Side::Inside, "first.example")
+        .expect("room");
+    questions.recv().expect("it is asked for");
+    core.limits.connect = Duration::from_millis(20);
+    core.look_up(asker, Side::Inside, "second.example")
+        .expect("room");
+    std::thread::sleep(Duration::from_millis(40));
+    answers.send(vec![[10, 0, 0, 2].into()]).expect("it waits");
+    let second: NameKey = (Side::Inside, "second.example".into());
+    let names = loop {
+        let told = core.news.take().expect("it has not ended");
+        let of_second = told.into_iter().find_map(|told| match told {
+            Told::Names(key, names) => (key == second).then_some(names),
+            Told::Client(..) => None,
+        });
+        match of_second {
+            Some(names) => break names,
+            None => std::thread::yield_now(),
+        }
+    };
+    assert_eq!(names, Err(RefusalReason::TimedOut));
+    assert!(questions.try_recv().is_err());
+}
+
+#[test]
+fn an_asker_has_not_all_threads() {
+    let pool = WaitingPool::new("test", 4, None).expect("threads");
+    let (begun, begins) = channel();
+    let (_goes_on, waits) = channel::<()>();
+    let waits = Arc::new(Mutex::new(waits));
+    let job = |host: u8| {
+        let (begun, waits) = (begun.clone(), Arc::clone(&waits));
+        let job = move || {
+            begun.send(host).expect("heard");
+            let _ = waits.lock().map(|waits| waits.recv());
+        };
+        assert!(pool.run(Some([10, 0, 0, host].into()), job));
+    };
+    for host in [1, 1, 1, 1, 1, 2] {
+        job(host);
+    }
+    let mut seen: Vec<_> = (0..4).map(|_| begins.recv().expect("it begins")).collect();
+    seen.sort_unstable();
+    assert_eq!(seen, [1, 1, 1, 2]);
+    assert!(begins.try_recv().is_err());
 }
 
 /// A port whose connections cannot be had, for the errors of `results`.

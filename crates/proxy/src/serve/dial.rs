@@ -26,6 +26,7 @@ impl Dial {
     pub(crate) fn begin(
         core: &mut ServeCore,
         token: ClientToken,
+        from: Option<SocketAddr>,
         target: &ProxyEndpoint,
     ) -> Result<Self, RefusalReason> {
         let mut dial = Self {
@@ -35,7 +36,10 @@ impl Dial {
             until: core.now + core.limits.connect,
         };
         match &target.host {
-            EndpointHost::Name(name) => core.look_up(token, Side::Inside, name)?,
+            EndpointHost::Name(name) => {
+                let asker = (token, from.map(|from| from.ip()));
+                core.look_up(asker, Side::Inside, name)?;
+            }
             EndpointHost::Address(ip) => {
                 // One of IPv4 in that of IPv6 is of IPv4.
                 dial.addresses = Arc::new([ip.to_canonical()]);

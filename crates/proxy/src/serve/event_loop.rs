@@ -151,7 +151,10 @@ impl ClientLoop {
     }
 
     fn tell(&mut self, token: ClientToken, news: News) {
-        self.turn(token, |it, core, token| it.told(core, token, news));
+        self.turn(token, |it, core, token| match news {
+            News::Displaced => Step::Done,
+            news => it.told(core, token, news),
+        });
     }
 
     fn expire(&mut self) {

@@ -10,6 +10,7 @@ use adit::{Config, PrivateKey};
 use super::*;
 use crate::config::Resolve;
 use crate::serve::closing::Closing;
+use crate::serve::core::WaitingPools;
 use crate::serve::exchange::HttpExchange;
 use crate::serve::http::{BodyFraming, Requested};
 use crate::serve::http_peer::HttpPeer;
@@ -49,10 +50,14 @@ fn clients() -> ClientLoop {
     let config = Config::new(PrivateKey::from_bytes(&[1; 32]).expect("a key"));
     let net = Net::builder(config).address([10, 0, 0, 1].into()).start();
     let report = Arc::new(ServeReport::new(None));
-    let pool = WaitingPool::new("test", 1, None).expect("a thread");
+    let pools = WaitingPools {
+        inside: WaitingPool::new("test", 1, None).expect("a thread"),
+        outside: None,
+        pages: None,
+    };
     let stack = Arc::new(net.expect("a network"));
     let limits = ServeLimits::default();
-    let core = ServeCore::new(stack, Resolve::Auto, limits, report, pool, None);
+    let core = ServeCore::new(stack, Resolve::Auto, limits, report, pools);
     ClientLoop::new(core.expect("descriptors")).expect("a descriptor")
 }
 

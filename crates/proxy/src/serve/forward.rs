@@ -72,7 +72,7 @@ impl ForwardClient {
     }
 
     fn dial(&mut self, core: &mut ServeCore, token: ClientToken, target: &ProxyEndpoint) -> Step {
-        match Dial::begin(core, token, target) {
+        match Dial::begin(core, token, self.from, target) {
             Ok(dial) => {
                 self.until = dial.deadline();
                 self.dial = Some(dial);

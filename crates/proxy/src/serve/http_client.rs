@@ -136,7 +136,8 @@ impl HttpClient {
             );
             return self.refuse(core, RefusalReason::NotAllowed, Some(words));
         }
-        match Dial::begin(core, token, &request.target) {
+        let from = self.peer.as_ref().and_then(|peer| peer.from);
+        match Dial::begin(core, token, from, &request.target) {
             Ok(dial) => {
                 self.until = dial.deadline();
                 self.dial = Some((dial, request.kind));

@@ -1,4 +1,5 @@
-//! The page for monitoring: GET and HEAD of a few paths. Its clients are few, and each is closed after an answer.
+//! The page for monitoring: GET and HEAD of a few paths. Its clients are few, as the oldest is closed for one too
+//! many, and each is closed after an answer.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -8,7 +9,7 @@ use rustix::event::epoll::EventFlags;
 
 use super::acceptor::ClientSocket;
 use super::closing::Closing;
-use super::core::{ProxyClient, ServeCore, Step, Ticket};
+use super::core::{ProxyClient, ServeCore, Step};
 use super::http::{HeadScan, answer};
 use super::news::{ClientToken, News};
 use super::options::{InfoPage, PageMaker};
@@ -24,7 +25,6 @@ const LONGEST: usize = 8 << 10;
 pub(crate) struct InfoClient {
     /// `None` once it was answered.
     fd: Option<OwnedFd>,
-    ticket: Option<Ticket>,
     pages: PageMaker,
     is_head: bool,
     is_asking: bool,
@@ -32,25 +32,14 @@ pub(crate) struct InfoClient {
 }
 
 impl InfoClient {
-    /// A client, if there are not too many.
-    pub(crate) fn new(
-        arrival: ClientSocket,
-        pages: &PageMaker,
-        core: &mut ServeCore,
-    ) -> Option<Self> {
-        let ticket = core.info.take();
-        if ticket.is_none() {
-            core.report
-                .refused(ServiceName::Info, RefusalReason::Full, &arrival);
-        }
-        Some(Self {
-            ticket: Some(ticket?),
+    pub(crate) fn new(arrival: ClientSocket, pages: &PageMaker, core: &ServeCore) -> Self {
+        Self {
             fd: Some(arrival.fd),
             pages: Arc::clone(pages),
             is_head: false,
             is_asking: false,
             until: core.now + PATIENCE,
-        })
+        }
     }
 
     fn answer(&mut self, core: &ServeCore, mut words: Vec<u8>) -> Step {
@@ -62,8 +51,7 @@ impl InfoClient {
         let Some(fd) = self.fd.take() else {
             return Step::Done;
         };
-        let closing = Closing::client(fd, words, core.now, true);
-        Step::Become(Box::new(closing.with_ticket(self.ticket.take())))
+        Step::Become(Closing::client(fd, words, core.now, true))
     }
 
     fn read(&mut self, core: &mut ServeCore, token: ClientToken, flags: EventFlags) -> Step {
@@ -133,6 +121,7 @@ fn shown(page: Option<InfoPage>) -> Vec<u8> {
 
 impl ProxyClient for InfoClient {
     fn begin(&mut self, core: &mut ServeCore, token: ClientToken) -> Step {
+        core.info_client(token);
         match &self.fd {
             Some(fd) if core.watch(fd, token, READABLE) => {
                 self.read(core, token, EventFlags::empty())

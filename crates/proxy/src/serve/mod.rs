@@ -33,12 +33,12 @@ mod stdio;
 mod udp_forward;
 mod udp_relay;
 
-use std::fmt;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::{fmt, io};
 
 use self::acceptor::{Acceptor, ClientSocket, InnerAcceptor};
-use self::core::{ProxyClient, ServeCore};
+use self::core::{ProxyClient, ServeCore, WaitingPools};
 use self::event_loop::ClientLoop;
 use self::forward::ForwardClient;
 use self::http_client::HttpClient;
@@ -61,9 +61,9 @@ pub use options::{
 };
 pub use report::{Level, LogSink, ProxyStats, RefusalReason, ServiceName};
 
-/// Threads that look up names inside the tunnel and make pages. Each may wait for as long as a connection may
-/// take.
-const THREADS: usize = 8;
+/// Threads that look up names inside the tunnel. Each may wait for as long as a connection may take. One that rests
+/// costs some 85 KB of memory, most of them for what it gives up at its start.
+const THREADS: usize = 16;
 
 /// A proxy that has clients. Dropping it ends it: clients whose request is under way are closed. Connections
 /// that are joined to a client's socket end with the stack.
@@ -90,20 +90,13 @@ impl Proxy {
         let report = Arc::new(ServeReport::new(options.log.clone()));
         let most = news::ClientToken::MOST / 2;
         options.limits.clients = options.limits.clients.min(most);
-        let inside = WaitingPool::new("adit-names", THREADS, options.on_start.clone());
-        let inside = inside.map_err(ServeError::Host)?;
-        // The system's resolver opens files and sockets of its own, and what it gets is not from clients.
-        let outside = match listeners.prepared.iter().any(looks_up_outside) {
-            true => Some(WaitingPool::new("adit-names-out", 1, None).map_err(ServeError::Host)?),
-            false => None,
-        };
+        let pools = begin_pools(&listeners, &options).map_err(ServeError::Host)?;
         let core = ServeCore::new(
             Arc::clone(&stack),
             resolve,
             options.limits,
             Arc::clone(&report),
-            inside,
-            outside,
+            pools,
         );
         let mut core = core.map_err(ServeError::Host)?;
         let ProxyListeners {
@@ -115,9 +108,8 @@ impl Proxy {
         if let Some(InfoOptions { listener, pages }) = options.info {
             rustix::io::ioctl_fionbio(&listener, true)
                 .map_err(|error| ServeError::Host(error.into()))?;
-            let make = move |arrival, core: &mut ServeCore| {
-                let client = InfoClient::new(arrival, &pages, core)?;
-                Some(Box::new(client) as Box<dyn ProxyClient>)
+            let make = move |arrival, core: &ServeCore| -> Box<dyn ProxyClient> {
+                Box::new(InfoClient::new(arrival, &pages, core))
             };
             let acceptor = Acceptor::new(listener, ServiceName::Info, make);
             core.arrivals.push(Box::new(acceptor));
@@ -163,6 +155,23 @@ impl fmt::Debug for Proxy {
     }
 }
 
+/// Threads for what waits, as far as it is needed.
+fn begin_pools(listeners: &ProxyListeners, options: &ServeOptions) -> io::Result<WaitingPools> {
+    let confined = |name, threads| WaitingPool::new(name, threads, options.on_start.clone());
+    Ok(WaitingPools {
+        inside: confined("adit-names", THREADS)?,
+        // The system's resolver opens files and sockets of its own, and what it gets is not from clients.
+        outside: match listeners.prepared.iter().any(looks_up_outside) {
+            true => Some(WaitingPool::new("adit-names-out", 1, None)?),
+            false => None,
+        },
+        pages: match &options.info {
+            Some(_) => Some(confined("adit-pages", 1)?),
+            None => None,
+        },
+    })
+}
+
 fn looks_up_outside(prepared: &PreparedService) -> bool {
     match prepared {
         PreparedService::InnerTcp { target, .. } | PreparedService::InnerUdp { target, .. } => {
@@ -188,14 +197,8 @@ fn begin(
             target,
         } => {
             let (login, target) = (login.map(Arc::new), target.map(Arc::new));
-            let make = move |arrival, core: &mut ServeCore| {
-                Some(client(
-                    service,
-                    arrival,
-                    login.as_ref(),
-                    target.as_ref(),
-                    core,
-                ))
+            let make = move |arrival, core: &ServeCore| {
+                client(service, arrival, login.as_ref(), target.as_ref(), core)
             };
             Box::new(Acceptor::new(fd, service, make))
         }

@@ -59,6 +59,8 @@ pub(crate) enum News {
     Names(NameKey, FoundNames),
     Opened(Result<Box<dyn OpenedTcp>, RefusalReason>),
     Page(Option<InfoPage>),
+    /// Others have come since, and there are too many.
+    Displaced,
 }
 
 /// A message, and to whom it is.

@@ -64,7 +64,7 @@ impl Default for ServeLimits {
 pub struct InfoOptions {
     /// Where it is asked for: a TCP port or a UNIX socket that listens.
     pub listener: OwnedFd,
-    /// The page at a path, as `/metrics`; `None` if there is none. It may wait: it has a thread of the pool.
+    /// The page at a path, as `/metrics`; `None` if there is none. It may wait: it has a thread of its own.
     pub pages: PageMaker,
 }
 

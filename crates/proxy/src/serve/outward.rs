@@ -110,7 +110,7 @@ impl ProxyClient for OutwardClient {
                 self.addresses = Arc::new([*ip]);
                 self.connect(core, token, Errno::HOSTUNREACH)
             }
-            EndpointHost::Name(name) => match core.look_up(token, Side::Outside, name) {
+            EndpointHost::Name(name) => match core.look_up((token, None), Side::Outside, name) {
                 Ok(()) => Step::Wait,
                 Err(reason) => self.refuse(core, reason),
             },

@@ -172,7 +172,7 @@ impl SocksClient {
         (command, target): (SocksCommand, crate::config::ProxyEndpoint),
     ) -> Step {
         match command {
-            SocksCommand::Connect => match Dial::begin(core, token, &target) {
+            SocksCommand::Connect => match Dial::begin(core, token, self.from, &target) {
                 Ok(dial) => {
                     self.until = dial.deadline();
                     self.stage = SocksStage::Dialling(dial);

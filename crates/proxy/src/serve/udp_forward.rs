@@ -111,7 +111,8 @@ impl UdpForward {
                 ServiceName::UdpClient => Side::Inside,
                 _ => Side::Outside,
             };
-            self.is_asking = core.look_up(token.with_part(0), side, name).is_ok();
+            let asker = (token.with_part(0), None);
+            self.is_asking = core.look_up(asker, side, name).is_ok();
         }
         self.address.map(|(address, _)| address)
     }

@@ -137,11 +137,8 @@ impl UdpRelay {
     ) {
         let has_room = self.waiting.len() < WAITING;
         // News are for the client, not for one of its descriptors.
-        if !has_room
-            || core
-                .look_up(token.with_part(CONTROL), Side::Inside, &name)
-                .is_err()
-        {
+        let asker = (token.with_part(CONTROL), self.from.map(|from| from.ip()));
+        if !has_room || core.look_up(asker, Side::Inside, &name).is_err() {
             return core.report.dropped_datagram();
         }
         let payload = core.scratch[payload].to_vec();

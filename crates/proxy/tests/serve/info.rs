@@ -1,14 +1,16 @@
 //! The page for monitoring.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::sync::Arc;
+use std::time::Duration;
 
-use adit_proxy::serve::{InfoOptions, InfoPage, RefusalReason};
+use adit_proxy::serve::{InfoOptions, InfoPage, RefusalReason, ServeOptions, ServiceName};
 
-use crate::{Place, client, loopback, read_all, wait_until};
+use crate::socks::{ask, request, socks};
+use crate::{Place, client, client_from, loopback, read_all, wait_until};
 
-fn with_pages() -> (Place, std::net::SocketAddr) {
+fn with_pages(set: impl FnOnce(&mut ServeOptions)) -> (Place, std::net::SocketAddr) {
     let listener = TcpListener::bind(loopback()).expect("a port");
     let at = listener.local_addr().expect("an address");
     let pages = |path: &str| {
@@ -25,8 +27,9 @@ fn with_pages() -> (Place, std::net::SocketAddr) {
         }
     };
     let place = Place::with(
-        vec![],
+        vec![socks()],
         |options| {
+            set(options);
             options.info = Some(InfoOptions {
                 listener: listener.into(),
                 pages: Arc::new(pages),
@@ -39,7 +42,7 @@ fn with_pages() -> (Place, std::net::SocketAddr) {
 
 #[test]
 fn pages_are_shown_and_nothing_else() {
-    let (place, at) = with_pages();
+    let (place, at) = with_pages(|_| {});
     let ask = |sent: &str| {
         let mut client = client(at);
         client.write_all(sent.as_bytes()).expect("room");
@@ -86,22 +89,64 @@ fn pages_are_shown_and_nothing_else() {
 }
 
 #[test]
-fn clients_of_the_page_are_few() {
-    let (place, at) = with_pages();
-    let idle: Vec<_> = (0..64).map(|_| client(at)).collect();
-    let refused = client(at);
-    wait_until(|| place.refused(RefusalReason::Full) == 1);
-    assert!(!matches!(
-        std::io::Read::read(&mut &refused, &mut [0]),
-        Ok(1..)
-    ));
-    drop(idle);
-    // Then others have their turn.
-    wait_until(|| {
+fn the_oldest_clients_of_the_page_make_room_for_new_ones() {
+    let (place, at) = with_pages(|_| {});
+    let mut idle: Vec<_> = (0..64).map(|_| client(at)).collect();
+    for _ in 0..10 {
         let mut client = client(at);
-        let _ = client.write_all(b"GET /metrics HTTP/1.1\r\n\r\n");
-        let mut came = Vec::new();
-        let _ = std::io::Read::read_to_end(&mut client, &mut came);
-        came.ends_with(b"adit 1\n")
-    });
+        client
+            .write_all(b"GET /metrics HTTP/1.1\r\n\r\n")
+            .expect("room");
+        assert!(read_all(&client).ends_with(b"adit 1\n"));
+    }
+    // The first ones are gone, the last one stays.
+    assert!(!matches!(idle[0].read(&mut [0]), Ok(1..)));
+    let last = &mut idle[63];
+    last.write_all(b"GET /metrics HTTP/1.1\r\n\r\n")
+        .expect("room");
+    assert!(read_all(last).ends_with(b"adit 1\n"));
+    assert!(place.refused(RefusalReason::Full) == 0);
+}
+
+#[test]
+fn the_page_is_shown_while_there_are_as_many_clients_as_may_be() {
+    let (place, at) = with_pages(|options| options.limits.clients = 1);
+    let _idle = place.client();
+    wait_until(|| place.proxy.stats().clients == 1);
+    let mut client = client(at);
+    client
+        .write_all(b"GET /metrics HTTP/1.1\r\n\r\n")
+        .expect("room");
+    assert!(read_all(&client).ends_with(b"adit 1\n"));
+}
+
+#[test]
+fn names_that_nobody_answers_for_hold_up_neither_pages_nor_others() {
+    let (place, at) = with_pages(|_| {});
+    let begun = std::time::Instant::now();
+    // More than there are threads.
+    let _asking: Vec<_> = (0..200)
+        .map(|n| {
+            let mut client = place.client();
+            let greeted = [
+                &[5, 1, 0][..],
+                &request(1, &format!("{n}.silent.example"), 7),
+            ];
+            client.write_all(&greeted.concat()).expect("room");
+            client
+        })
+        .collect();
+    wait_until(|| place.proxy.stats().accepted_by(ServiceName::Socks5) == 200);
+    place.echoes(7);
+    let mut client = client(at);
+    client
+        .write_all(b"GET /metrics HTTP/1.1\r\n\r\n")
+        .expect("room");
+    assert!(read_all(&client).ends_with(b"adit 1\n"));
+    // A client of another address.
+    let other = client_from([127, 0, 0, 2], place.at[0].expect("an address"));
+    assert_eq!(ask(&other, 1, "echo.example", 7), 0);
+    // The names are still being asked for.
+    assert_eq!(place.refused(RefusalReason::TimedOut), 0);
+    assert!(begun.elapsed() < Duration::from_secs(10));
 }

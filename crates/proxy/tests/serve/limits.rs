@@ -143,7 +143,7 @@ fn threads_that_handle_what_clients_send_are_told_first() {
         let names = names.lock().expect("names");
         names.iter().filter(|it| *it == name).count()
     };
-    wait_until(|| count("adit-clients") == 1 && count("adit-names") == 8);
+    wait_until(|| count("adit-clients") == 1 && count("adit-names") == 16);
     // The one that looks names up outside needs the system's files.
-    assert_eq!(names.lock().expect("names").len(), 9);
+    assert_eq!(names.lock().expect("names").len(), 17);
 }
