@@ -12,7 +12,7 @@ use rustix::net::{SocketFlags, accept_with, acceptfrom_with};
 use super::core::{ProxyClient, ServeCore, Step};
 use super::news::ClientToken;
 use super::report::{RefusalReason, ServiceName};
-use super::socket::tune;
+use super::socket::{canonical, tune};
 use crate::stack::{Listening, OpenedTcp};
 
 /// Clients that are accepted before others have their turn.
@@ -114,7 +114,7 @@ impl ProxyClient for Acceptor {
                 Err(_) => continue,
             };
             let from = from.and_then(|from| SocketAddr::try_from(from).ok());
-            let from = from.map(|from| SocketAddr::new(from.ip().to_canonical(), from.port()));
+            let from = from.map(canonical);
             let arrival = ClientSocket { fd, from };
             // Who asks how the proxy is gets an answer then, too.
             let is_limited = self.service != ServiceName::Info;
@@ -194,12 +194,9 @@ impl ProxyClient for InnerAcceptor {
                 Err(NetError::Ended) => return Step::Done,
                 // No descriptor or no memory, which come back: who waits is not refused.
                 Err(error) => {
-                    let reason = match error {
-                        NetError::Host(_) => RefusalReason::NoDescriptors,
-                        error => RefusalReason::of(&error),
-                    };
+                    let who = "a connection inside the tunnel";
                     core.report
-                        .refused(self.service, reason, &"a connection inside the tunnel");
+                        .refused(self.service, RefusalReason::of(&error), &who);
                     self.paused_until = Some(core.now + PAUSE);
                     core.rewatch(&*self.listening, token, EventFlags::empty());
                     break;

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use adit::net::NetError;
 use rustix::event::epoll::{self, EventData, EventFlags};
 
+use super::held::HeldBytes;
 use super::news::{ClientToken, FoundNames, NameKey, News, NewsQueue, Side, Told};
 use super::options::{InfoPage, ServeLimits};
 use super::pool::WaitingPool;
@@ -95,6 +96,8 @@ pub(crate) struct ServeCore {
     pub(crate) clients: usize,
     /// Those of the info page that came last, and may still be there.
     info: VecDeque<ClientToken>,
+    /// Datagrams of all clients that wait for names.
+    pub(crate) held: HeldBytes,
     /// Of clients of HTTP whose heads are long.
     pub(crate) long_heads: Tickets,
 }
@@ -156,6 +159,7 @@ impl ServeCore {
             arrivals: Vec::new(),
             clients: 0,
             info: VecDeque::new(),
+            held: HeldBytes::default(),
             long_heads: Tickets::new(LONG_HEADS),
         })
     }

@@ -18,6 +18,7 @@ use crate::serve::options::ServeLimits;
 use crate::serve::pool::WaitingPool;
 use crate::serve::report::{RefusalReason, ServeReport, ServiceName};
 use crate::serve::socket::READABLE;
+use crate::serve::udp_relay::UdpRelay;
 
 /// A client that counts its events, and panics at the third one.
 struct Fragile {
@@ -117,6 +118,29 @@ fn a_client_that_is_closed_sees_the_end_at_once_with_words_or_without() {
             clients.wait();
         }
     }
+}
+
+#[test]
+fn an_association_that_is_flooded_leaves_others_their_turn() {
+    use std::io::Write;
+    let mut clients = clients();
+    let (mut other, control) = UnixStream::pair().expect("a pair");
+    let anywhere = "0.0.0.0:1".parse().expect("an address");
+    let relay = UdpRelay::new(&clients.core, control.into(), None, &anywhere);
+    let mut relay = relay.map_err(|(_, reason)| reason).expect("two ports");
+    let token = ClientToken::new(1, 1);
+    clients.core.scratch.resize(SCRATCH, 0);
+    let core = &mut clients.core;
+    assert!(core.watch(&other, token, READABLE));
+    other.set_nonblocking(true).expect("it can");
+    while other.write(&[0; 1000]).is_ok() {}
+    let step = relay.event(core, token, EventFlags::IN);
+    assert!(matches!(step, Step::Again));
+    let mut left = 0;
+    while let Step::Again = relay.event(core, token, EventFlags::empty()) {
+        left += 1;
+    }
+    assert!(left > 0, "it was all taken at once");
 }
 
 /// An exchange of HTTP that is in the loop: the client, and the server.

@@ -208,11 +208,7 @@ impl ProxyClient for HttpClient {
                 }
                 (Err(error), peer) => {
                     self.peer = peer;
-                    let reason = match RefusalReason::of(&error) {
-                        RefusalReason::Failed => RefusalReason::NoDescriptors,
-                        reason => reason,
-                    };
-                    self.failed_with(core, reason)
+                    self.failed_with(core, RefusalReason::of(&error))
                 }
                 (Ok(_), None) => Step::Done,
             },

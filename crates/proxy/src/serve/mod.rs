@@ -11,6 +11,7 @@ mod dial;
 mod event_loop;
 mod exchange;
 mod forward;
+mod held;
 #[doc(hidden)]
 pub mod http;
 mod http_client;

@@ -1,11 +1,12 @@
 //! What the clients of a proxy come to: counters, and lines of the log, at most one a second for each reason.
 
-use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+use std::{fmt, io};
 
 use adit::net::NetError;
+use rustix::io::Errno;
 
 /// How long a reason that had a line waits for its next one.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -93,6 +94,16 @@ impl RefusalReason {
             NetError::UnknownName(_) => Self::UnknownName,
             NetError::NoDnsServers(_) => Self::NoDnsServers,
             NetError::NoMemory | NetError::PortTaken(_) => Self::NoMemory,
+            NetError::Host(error) => Self::of_host(error),
+            _ => Self::Failed,
+        }
+    }
+
+    /// The reason that an error of this host is.
+    pub(crate) fn of_host(error: &io::Error) -> Self {
+        match Errno::from_io_error(error) {
+            Some(Errno::MFILE | Errno::NFILE) => Self::NoDescriptors,
+            Some(Errno::NOMEM | Errno::NOBUFS) => Self::NoMemory,
             _ => Self::Failed,
         }
     }
@@ -197,7 +208,7 @@ pub struct ProxyStats {
     pub accepted: Vec<(ServiceName, u64)>,
     /// What was refused, by reason.
     pub refused: Vec<(RefusalReason, u64)>,
-    /// Datagrams that were dropped: malformed, from elsewhere, too long, or one client too many.
+    /// Datagrams that were dropped: malformed, from elsewhere, too long, or too many that wait.
     pub datagrams_dropped: u64,
 }
 
@@ -301,6 +312,18 @@ impl ServeReport {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_lack_of_descriptors_or_memory_of_the_host_is_named() {
+        for (error, reason) in [
+            (Errno::MFILE, RefusalReason::NoDescriptors),
+            (Errno::NFILE, RefusalReason::NoDescriptors),
+            (Errno::NOBUFS, RefusalReason::NoMemory),
+            (Errno::INVAL, RefusalReason::Failed),
+        ] {
+            assert_eq!(RefusalReason::of(&NetError::Host(error.into())), reason);
+        }
+    }
 
     #[test]
     fn a_flood_of_refusals_is_counted_and_has_one_line() {

@@ -1,7 +1,7 @@
 //! Stream sockets of clients. What was received is looked at first, and taken once it has been used: so the
 //! kernel's buffer is the only one, and a client that waits has none.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
@@ -90,4 +90,29 @@ pub(crate) fn reset(fd: impl AsFd) {
 /// The address of a TCP socket of this host.
 pub(crate) fn local_address(fd: impl AsFd) -> Option<SocketAddr> {
     rustix::net::getsockname(fd).ok()?.try_into().ok()
+}
+
+/// An address of IPv4, if it is one in that of IPv6. Others keep the interface that a link-local one belongs to.
+pub(crate) fn canonical(address: SocketAddr) -> SocketAddr {
+    match address.ip().to_canonical() {
+        ip @ IpAddr::V4(_) => SocketAddr::new(ip, address.port()),
+        IpAddr::V6(_) => address,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_local_address_keeps_its_interface() {
+        for (address, expected) in [
+            ("[::ffff:10.0.0.1]:5", "10.0.0.1:5"),
+            ("10.0.0.1:5", "10.0.0.1:5"),
+            ("[fe80::1%3]:5", "[fe80::1%3]:5"),
+        ] {
+            let address = address.parse().expect("an address");
+            assert_eq!(canonical(address).to_string(), expected);
+        }
+    }
 }

@@ -1,7 +1,7 @@
 //! Datagrams to a port go to a target: into the tunnel, or out of it. Each client has a port of its own there,
 //! so that answers find it, until it was silent for a time.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -10,12 +10,13 @@ use std::time::{Duration, Instant};
 use rustix::event::epoll::EventFlags;
 
 use super::core::{DATAGRAMS, ProxyClient, ServeCore, Step};
+use super::held::HeldDatagram;
 use super::news::{ClientToken, News, Side};
 use super::report::{RefusalReason, ServiceName};
 use crate::config::{EndpointHost, ProxyEndpoint};
 use crate::stack::Datagrams;
 
-/// Clients of a forward.
+/// Clients of a forward; a further one takes the place of the one that was silent for longest.
 const CLIENTS: usize = 1024;
 /// Datagrams that wait for the address of the target.
 const WAITING: usize = 64;
@@ -73,7 +74,7 @@ pub(crate) struct UdpForward {
     by_address: HashMap<SocketAddr, usize>,
     peers: Vec<Option<UdpPeer>>,
     free: Vec<usize>,
-    waiting: VecDeque<(SocketAddr, Vec<u8>)>,
+    waiting: Vec<(SocketAddr, HeldDatagram)>,
     is_asking: bool,
     next_look: Option<Instant>,
 }
@@ -93,7 +94,7 @@ impl UdpForward {
             by_address: HashMap::new(),
             peers: Vec::new(),
             free: Vec::new(),
-            waiting: VecDeque::new(),
+            waiting: Vec::new(),
             is_asking: false,
             next_look: None,
         }
@@ -130,10 +131,14 @@ impl UdpForward {
                     self.forward(core, token, from, target, &payload[..len]);
                     core.scratch = payload;
                 }
-                None if self.waiting.len() < WAITING && self.is_asking => {
-                    self.waiting.push_back((from, core.scratch[..len].to_vec()));
+                None => {
+                    let may_wait = self.waiting.len() < WAITING && self.is_asking;
+                    let held = may_wait.then(|| core.held.hold(&core.scratch[..len]));
+                    match held.flatten() {
+                        Some(held) => self.waiting.push((from, held)),
+                        None => core.report.dropped_datagram(),
+                    }
                 }
-                None => core.report.dropped_datagram(),
             }
         }
         true
@@ -169,12 +174,13 @@ impl UdpForward {
         address: SocketAddr,
         target: SocketAddr,
     ) -> Option<usize> {
+        let service = self.service;
         let refuse = |core: &ServeCore, reason| {
-            core.report.refused(self.service, reason, &address);
+            core.report.refused(service, reason, &address);
             None
         };
         if self.by_address.len() >= CLIENTS {
-            return refuse(core, RefusalReason::Full);
+            self.remove_oldest(core);
         }
         let far = match self.service {
             ServiceName::UdpClient => match core.stack.bind_udp(0) {
@@ -183,7 +189,7 @@ impl UdpForward {
             },
             _ => match host_port(target) {
                 Ok(far) => DatagramPort::Host(far),
-                Err(_) => return refuse(core, RefusalReason::NoDescriptors),
+                Err(error) => return refuse(core, RefusalReason::of_host(&error)),
             },
         };
         let place = self.free.pop().unwrap_or_else(|| {
@@ -205,6 +211,23 @@ impl UdpForward {
         let pause = (self.inactivity / 2).max(LEAST_PAUSE);
         self.next_look.get_or_insert(core.now + pause);
         Some(place)
+    }
+
+    /// Ends the client that was silent for longest.
+    fn remove_oldest(&mut self, core: &mut ServeCore) {
+        let of_peer = |(place, slot): (usize, &Option<UdpPeer>)| Some((slot.as_ref()?.last, place));
+        let oldest = self.peers.iter().enumerate().filter_map(of_peer).min();
+        if let Some((_, place)) = oldest {
+            self.remove(core, place);
+        }
+    }
+
+    fn remove(&mut self, core: &mut ServeCore, place: usize) {
+        if let Some(peer) = self.peers[place].take() {
+            self.by_address.remove(&peer.address);
+            self.free.push(place);
+            core.clients -= 1;
+        }
     }
 
     /// Answers for a client. False once the tunnel has ended.
@@ -287,9 +310,9 @@ impl ProxyClient for UdpForward {
             Err(reason) => core.report.refused(self.service, reason, &name),
         }
         let address = self.address.map(|(address, _)| address);
-        for (from, payload) in std::mem::take(&mut self.waiting) {
+        for (from, held) in std::mem::take(&mut self.waiting) {
             match address {
-                Some(target) => self.forward(core, token, from, target, &payload),
+                Some(target) => self.forward(core, token, from, target, &held.payload),
                 None => core.report.dropped_datagram(),
             }
         }
@@ -301,12 +324,10 @@ impl ProxyClient for UdpForward {
     }
 
     fn expired(&mut self, core: &mut ServeCore, _: ClientToken) -> Step {
-        for (place, slot) in self.peers.iter_mut().enumerate() {
-            let is_silent = |peer: &mut UdpPeer| peer.last + self.inactivity <= core.now;
-            if let Some(peer) = slot.take_if(is_silent) {
-                self.by_address.remove(&peer.address);
-                self.free.push(place);
-                core.clients -= 1;
+        for place in 0..self.peers.len() {
+            let peer = self.peers[place].as_ref();
+            if peer.is_some_and(|peer| peer.last + self.inactivity <= core.now) {
+                self.remove(core, place);
             }
         }
         let pause = (self.inactivity / 2).max(LEAST_PAUSE);

@@ -11,9 +11,10 @@ use rustix::event::epoll::EventFlags;
 
 use super::acceptor::From;
 use super::core::{DATAGRAMS, ProxyClient, ServeCore, Step};
+use super::held::HeldDatagram;
 use super::news::{ClientToken, FoundNames, News, Side};
 use super::report::{RefusalReason, ServiceName};
-use super::socket::{Peeked, READABLE, consume, local_address, peek, send_short};
+use super::socket::{Peeked, READABLE, canonical, consume, local_address, peek, send_short};
 use super::socks5::{self, SocksCode};
 use crate::config::{EndpointHost, ProxyEndpoint};
 use crate::stack::Datagrams;
@@ -36,10 +37,11 @@ pub(crate) struct UdpRelay {
     from: Option<SocketAddr>,
     host: UdpSocket,
     inner: Box<dyn Datagrams>,
-    client_ip: IpAddr,
+    /// Its address, and any port.
+    client_host: SocketAddr,
     /// Where the client's datagrams are from, once it is known.
     client: Option<SocketAddr>,
-    waiting: Vec<(Arc<str>, u16, Vec<u8>)>,
+    waiting: Vec<(Arc<str>, u16, HeldDatagram)>,
     names: Vec<(Arc<str>, IpAddr, Instant)>,
 }
 
@@ -51,31 +53,32 @@ impl UdpRelay {
         from: Option<SocketAddr>,
         said: &ProxyEndpoint,
     ) -> Result<Self, (OwnedFd, RefusalReason)> {
-        let here = IpAddr::V4(Ipv4Addr::LOCALHOST);
-        let local = local_address(&control).map_or(here, |local| local.ip().to_canonical());
-        let client_ip = from.map_or(here, |from| from.ip());
-        let host = UdpSocket::bind((local, 0)).and_then(|host| {
+        let here = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let mut local = local_address(&control).map_or(here, canonical);
+        local.set_port(0);
+        let client_host = from.unwrap_or(here);
+        let host = UdpSocket::bind(local).and_then(|host| {
             host.set_nonblocking(true)?;
             Ok(host)
         });
         let host = match host {
             Ok(host) => host,
-            Err(_) => return Err((control, RefusalReason::NoDescriptors)),
+            Err(error) => return Err((control, RefusalReason::of_host(&error))),
         };
         let inner = match core.stack.bind_udp(0) {
             Ok(inner) => inner,
             Err(error) => return Err((control, RefusalReason::of(&error))),
         };
         // A client that does not know yet says zeros. One behind an address translation may be wrong about its address.
-        let is_its = said.host == EndpointHost::Address(client_ip) && said.port > 0;
-        let client = is_its.then_some(SocketAddr::new(client_ip, said.port));
+        let is_its = said.host == EndpointHost::Address(client_host.ip()) && said.port > 0;
+        let client = is_its.then(|| at_port(client_host, said.port));
         core.report.accepted(ServiceName::UdpAssociate);
         Ok(Self {
             control,
             from,
             host,
             inner,
-            client_ip,
+            client_host,
             client,
             waiting: Vec::new(),
             names: Vec::new(),
@@ -90,7 +93,7 @@ impl UdpRelay {
             };
             let is_its = match self.client {
                 Some(client) => client == from,
-                None => from.ip() == self.client_ip,
+                None => from == at_port(self.client_host, from.port()),
             };
             // What is no fragment has number 0 (RFC 1928 §7).
             let read = socks5::datagram(&core.scratch[..len]);
@@ -135,25 +138,29 @@ impl UdpRelay {
         port: u16,
         payload: std::ops::Range<usize>,
     ) {
-        let has_room = self.waiting.len() < WAITING;
         // News are for the client, not for one of its descriptors.
         let asker = (token.with_part(CONTROL), self.from.map(|from| from.ip()));
-        if !has_room || core.look_up(asker, Side::Inside, &name).is_err() {
-            return core.report.dropped_datagram();
+        let held = match self.waiting.len() < WAITING {
+            true => core.held.hold(&core.scratch[payload]),
+            false => None,
+        };
+        match held {
+            Some(held) if core.look_up(asker, Side::Inside, &name).is_ok() => {
+                self.waiting.push((name.into(), port, held));
+            }
+            _ => core.report.dropped_datagram(),
         }
-        let payload = core.scratch[payload].to_vec();
-        self.waiting.push((name.into(), port, payload));
     }
 
     fn resolved(&mut self, core: &ServeCore, name: &str, names: &FoundNames) {
-        let mine = |(waiting, _, _): &mut (Arc<str>, u16, Vec<u8>)| **waiting == *name;
+        let mine = |(waiting, _, _): &mut (Arc<str>, u16, HeldDatagram)| **waiting == *name;
         let address = names.as_ref().ok().and_then(|names| names.first().copied());
-        for (name, port, payload) in self.waiting.extract_if(.., mine).collect::<Vec<_>>() {
+        for (name, port, held) in self.waiting.extract_if(.., mine).collect::<Vec<_>>() {
             let Some(ip) = address else {
                 core.report.dropped_datagram();
                 continue;
             };
-            self.send(core, SocketAddr::new(ip, port), &payload);
+            self.send(core, SocketAddr::new(ip, port), &held.payload);
             if self.known(core.now, &name).is_none() {
                 self.names
                     .retain(|(kept, _, until)| *until > core.now && *kept != name);
@@ -186,19 +193,23 @@ impl UdpRelay {
         true
     }
 
-    /// Whether the TCP connection stays. What the client says there means nothing.
-    fn is_controlled(&self, core: &mut ServeCore, flags: EventFlags) -> bool {
+    /// Both ports end with the TCP connection. What the client says there means nothing.
+    fn control(&self, core: &mut ServeCore, flags: EventFlags) -> Step {
         if flags.intersects(EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR) {
-            return false;
+            return Step::Done;
         }
-        loop {
-            match peek(&self.control, &mut core.scratch) {
-                Peeked::Nothing => return true,
-                Peeked::Bytes(len) if consume(&self.control, len, &mut core.scratch) => {}
-                _ => return false,
-            }
+        match peek(&self.control, &mut core.scratch) {
+            Peeked::Nothing => Step::Wait,
+            // It may say more than there is time for at once.
+            Peeked::Bytes(len) if consume(&self.control, len, &mut core.scratch) => Step::Again,
+            _ => Step::Done,
         }
     }
+}
+
+fn at_port(mut address: SocketAddr, port: u16) -> SocketAddr {
+    address.set_port(port);
+    address
 }
 
 impl ProxyClient for UdpRelay {
@@ -217,18 +228,13 @@ impl ProxyClient for UdpRelay {
     }
 
     fn event(&mut self, core: &mut ServeCore, token: ClientToken, flags: EventFlags) -> Step {
-        let stays = match token.part() {
-            CONTROL => self.is_controlled(core, flags),
-            HOST => {
-                self.outbound(core, token);
-                true
-            }
-            _ => self.inbound(core),
-        };
-        match stays {
-            true => Step::Wait,
-            false => Step::Done,
+        match token.part() {
+            CONTROL => return self.control(core, flags),
+            HOST => self.outbound(core, token),
+            _ if !self.inbound(core) => return Step::Done,
+            _ => {}
         }
+        Step::Wait
     }
 
     fn told(&mut self, core: &mut ServeCore, _: ClientToken, news: News) -> Step {

@@ -2,7 +2,7 @@
 
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream, UdpSocket};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use adit_proxy::config::ServiceKind;
 use adit_proxy::serve::ServiceName;
@@ -196,4 +196,67 @@ fn a_port_inside_is_forwarded_to_the_host() {
             assert_eq!(from, (v4(1), 53).into());
         }
     }
+}
+
+#[test]
+fn a_new_client_of_a_full_forward_takes_the_place_of_the_oldest() {
+    let place = Place::new(vec![ServiceKind::UdpClient {
+        bind: loopback(),
+        target: target("10.0.0.2", 7),
+        inactivity: Duration::from_secs(u32::MAX.into()),
+    }]);
+    echoes(&place, 7);
+    let at = place.at[0].expect("an address");
+    let mut clients = Vec::new();
+    let answered = |client: &UdpSocket| {
+        client.send_to(b"?", at).expect("sent");
+        assert_eq!(client.recv_from(&mut [0; 8]).expect("an answer").1, at);
+    };
+    for _ in 0..1040 {
+        let client = local();
+        answered(&client);
+        clients.push(client);
+    }
+    assert_eq!(place.proxy.stats().clients, 1024);
+    // It may come again, in the place of the next one.
+    answered(&clients[0]);
+    assert_eq!(place.proxy.stats().clients, 1024);
+}
+
+/// How long a name is looked up.
+const PATIENCE_OF_NAMES: Duration = Duration::from_secs(6);
+
+#[test]
+fn datagrams_that_wait_for_names_take_a_bounded_amount_of_memory() {
+    let place = Place::with(
+        vec![socks()],
+        |options| options.limits.connect = PATIENCE_OF_NAMES,
+        |builder| builder,
+    );
+    echoes(&place, 7);
+    let long = datagram("silent.example", 7, &[0; 60_000]);
+    let begun = Instant::now();
+    let associations: Vec<_> = (0..40)
+        .map(|_| {
+            let (control, at) = associate(&place);
+            let socket = local();
+            for _ in 0..16 {
+                socket.send_to(&long, at).expect("sent");
+                std::thread::sleep(Duration::from_micros(200));
+            }
+            (control, at, socket)
+        })
+        .collect();
+    wait_until(|| place.proxy.stats().datagrams_dropped > 0);
+    assert!(begun.elapsed() < PATIENCE_OF_NAMES, "none was too many");
+    // They do not wait for ever, and leave room.
+    wait_until(|| {
+        let (_, at, socket) = &associations[0];
+        socket
+            .send_to(&datagram("echo.example", 7, b"?"), at)
+            .expect("sent");
+        let wait = Some(Duration::from_millis(100));
+        socket.set_read_timeout(wait).expect("a time");
+        socket.recv_from(&mut [0; 64]).is_ok()
+    });
 }
