@@ -1,12 +1,13 @@
 //! The sockets of this host that a proxy listens on.
 
 use std::io;
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
+use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SocketFlags, SocketType, bind as bind_socket, listen, socket_with, sockopt,
 };
@@ -145,11 +146,9 @@ impl ProxyListeners {
                 target,
                 inactivity,
             } => {
-                let socket = UdpSocket::bind(bind);
-                let socket =
-                    socket.and_then(|socket| socket.set_nonblocking(true).map(|()| socket));
+                let socket = bind_on(*bind, SocketType::DGRAM);
                 Ok(PreparedService::Datagrams {
-                    socket: socket.map_err(|error| refused(line, bind, error))?,
+                    socket: socket.map_err(|error| refused(line, bind, error))?.into(),
                     target: target.clone(),
                     inactivity: *inactivity,
                 })
@@ -201,16 +200,34 @@ fn refused(line: usize, bind: &dyn std::fmt::Display, error: io::Error) -> Serve
 }
 
 fn listen_on(address: SocketAddr) -> io::Result<OwnedFd> {
+    let fd = bind_on(address, SocketType::STREAM)?;
+    listen(&fd, BACKLOG)?;
+    Ok(fd)
+}
+
+/// A socket that has an address. `[::]` is every address of both families, as in Go, whatever this host has IPv6 do.
+fn bind_on(address: SocketAddr, kind: SocketType) -> io::Result<OwnedFd> {
     let family = match address {
         SocketAddr::V4(_) => AddressFamily::INET,
         SocketAddr::V6(_) => AddressFamily::INET6,
     };
+    let is_any = address.ip() == IpAddr::V6(Ipv6Addr::UNSPECIFIED);
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let fd = socket_with(family, SocketType::STREAM, flags, None)?;
-    // A port that was just left can be had again.
-    sockopt::set_socket_reuseaddr(&fd, true)?;
+    let fd = match socket_with(family, kind, flags, None) {
+        // There is no IPv6.
+        Err(Errno::AFNOSUPPORT) if is_any => {
+            return bind_on((Ipv4Addr::UNSPECIFIED, address.port()).into(), kind);
+        }
+        made => made?,
+    };
+    if is_any {
+        sockopt::set_ipv6_v6only(&fd, false)?;
+    }
+    if kind == SocketType::STREAM {
+        // A port that was just left can be had again.
+        sockopt::set_socket_reuseaddr(&fd, true)?;
+    }
     bind_socket(&fd, &address)?;
-    listen(&fd, BACKLOG)?;
     Ok(fd)
 }
 
@@ -271,4 +288,29 @@ fn raise_descriptor_limit() {
         maximum: limit.maximum,
     };
     let _ = setrlimit(Resource::Nofile, raised);
+}
+
+#[cfg(test)]
+mod tests {
+    use adit_netlink::netns::{Netns, set_sysctl};
+
+    use super::*;
+
+    #[test]
+    fn every_address_is_of_both_families_whatever_this_host_has_ipv6_do() {
+        // A network of its own takes root.
+        let Ok(network) = Netns::new() else { return };
+        let bound = network.run(|| {
+            set_sysctl("net.ipv6.bindv6only", "1").expect("a setting of the network");
+            let any = SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0));
+            for kind in [SocketType::STREAM, SocketType::DGRAM] {
+                let fd = bind_on(any, kind).expect("a port");
+                assert_eq!(sockopt::ipv6_v6only(&fd), Ok(false), "{kind:?}");
+            }
+            // Others are what the host says.
+            let other = bind_on((Ipv6Addr::LOCALHOST, 0).into(), SocketType::STREAM);
+            assert!(other.is_err(), "the interface is down");
+        });
+        bound.expect("it is entered");
+    }
 }
