@@ -46,7 +46,7 @@ fn is_comment(text: &str) -> bool {
 pub(super) struct IniValue<'a> {
     pub(super) text: &'a str,
     pub(super) comment: &'a str,
-    /// The comment begins within a word: part of the value may have been meant.
+    /// The comment begins within a word, or within quotes: part of the value may have been meant.
     pub(super) is_cut: bool,
 }
 
@@ -73,15 +73,16 @@ pub(super) fn value(text: &str) -> Result<IniValue<'_>, &'static str> {
     }
     let at = text.find(['#', ';']).unwrap_or(text.len());
     let (value, comment) = text.split_at(at);
-    let is_cut = !comment.is_empty() && !value.is_empty() && value.trim_end() == value;
+    let is_in_word = !value.is_empty() && value.trim_end() == value;
     let value = value.trim_end();
     let unquoted = ['"', '\''].into_iter().find_map(|quote| {
         let inner = value.strip_prefix(quote)?.strip_suffix(quote)?;
         (!inner.contains(quote)).then_some(inner)
     });
+    let is_in_quotes = value.starts_with(['"', '\'']) && unquoted.is_none();
     Ok(IniValue {
         text: unquoted.unwrap_or(value),
         comment,
-        is_cut,
+        is_cut: !comment.is_empty() && (is_in_word || is_in_quotes),
     })
 }

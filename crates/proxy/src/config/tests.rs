@@ -106,6 +106,7 @@ fn each_service_is_read() {
          [TCPClientTunnel]\nBindAddress = :25565\nTarget = play.example.net:25565\n\
          [TCPServerTunnel]\nListenPort = 3422\nTarget = localhost:25545\n\
          [UDPProxyTunnel]\nBindAddress = 0.0.0.0:53\nTarget = [fd00::1]:53\nInactivityTimeout = 180\n\
+         [UDPProxyTunnel]\nBindAddress = :53\nTarget = [::ffff:10.0.0.1]:53\nInactivityTimeout = 1\n\
          [UDPServerTunnel]\nListenPort = 53\nTarget = 127.0.0.1:5353\n\
          [STDIOTunnel]\nTarget = ssh.example.com:22\n\
          [Socks5]\nBindAddress = unix:/run/proxy.sock\n",
@@ -148,6 +149,8 @@ fn each_service_is_read() {
             "tcp [::]:25565 to play.example.net:25565",
             "tcp inside 3422 to localhost:25545",
             "udp 0.0.0.0:53 to [fd00::1]:53 180",
+            // An address of IPv4, however it is written.
+            "udp [::]:53 to 10.0.0.1:53 1",
             "udp inside 53 to 127.0.0.1:5353 true",
             "stdio to ssh.example.com:22",
             "socks5 unix:/run/proxy.sock false",
@@ -657,6 +660,9 @@ fn values_have_quotes_and_comments_as_in_wireproxy() {
         ("\"a\" # b", "a", false),
         ("'a'", "a", false),
         ("'a'b'", "'a'b'", false),
+        // The quotes keep no sign of a comment.
+        ("\"a # b\"", "\"a", true),
+        ("'a ; b'", "'a", true),
         ("`a # 'b'` # c", "a # 'b'", false),
         ("\"\"\"a;b\"\"\"", "a;b", false),
         ("", "", false),

@@ -89,7 +89,8 @@ impl FromStr for ProxyEndpoint {
             .filter(|port| *port != 0)
             .ok_or_else(|| wrong(", whose port is no number from 1 to 65535"))?;
         let host = match host.parse::<IpAddr>() {
-            Ok(ip) => EndpointHost::Address(ip),
+            // One of IPv4 in that of IPv6 is of IPv4.
+            Ok(ip) => EndpointHost::Address(ip.to_canonical()),
             Err(_) if is_name(host) => EndpointHost::Name(host.to_owned()),
             Err(_) if host.contains('%') => {
                 return Err(wrong(": an address inside a tunnel has no scope"));
