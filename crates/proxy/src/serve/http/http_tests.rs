@@ -399,3 +399,18 @@ fn a_body_of_a_length_has_so_many_bytes() {
     assert_eq!(body.take(b"abc"), Ok(3));
     assert!(!body.is_done() && !body.is_cut_short());
 }
+
+#[test]
+fn a_connection_that_names_too_many_fields_is_refused() {
+    let head = |line: &str, names: usize| {
+        let names = "a,".repeat(names);
+        format!("{line}\r\nConnection: {names}\r\nA: 1\r\nB: 2\r\n\r\n")
+    };
+    let line = "GET http://a/ HTTP/1.1";
+    let (text, ..) = forwarded(&head(line, 64));
+    assert!(!text.contains("A: 1") && text.contains("B: 2"), "{text}");
+    assert_eq!(mistaken(&head(line, 65)), HttpMistake::TooLong);
+    let head = head("HTTP/1.1 200 OK", 65);
+    let error = response(head.as_bytes(), REQUESTED).expect_err("too many");
+    assert_eq!(error, HttpMistake::TooLong);
+}

@@ -15,7 +15,7 @@ pub use response::{ProxyResponse, response};
 pub enum HttpMistake {
     /// It cannot be read, or it can be read in two ways.
     Malformed(&'static str),
-    /// Its head is longer than [`LONGEST_HTTP_HEAD`], or has too many fields.
+    /// Its head is longer than [`LONGEST_HTTP_HEAD`], or has too many fields, or names too many.
     TooLong,
     /// It is of another version than 1.0 and 1.1.
     Version,

@@ -10,6 +10,8 @@ use crate::config::{Credentials, EndpointHost, ProxyEndpoint};
 
 /// Fields of a head.
 pub(super) const FIELDS: usize = 128;
+/// Fields that Connection names.
+const NAMED: usize = 64;
 
 /// What a client asks for.
 #[derive(Debug)]
@@ -109,7 +111,7 @@ pub fn request(head: &[u8]) -> Result<ProxyRequest, HttpMistake> {
     let mut out = format!("{method} {path} HTTP/1.{minor}\r\nHost: {host}\r\n").into_bytes();
     // 2. Fields of the sender, but for those of this connection.
     let drops = |name: &str| name.eq_ignore_ascii_case("host");
-    copy_fields(fields, drops, &mut out);
+    copy_fields(fields, drops, &mut out)?;
     // 3. The framing, said once.
     match body {
         BodyFraming::Chunked(_) => out.extend(b"Transfer-Encoding: chunked\r\n"),
@@ -270,16 +272,25 @@ pub(super) fn one<'b>(
     }
 }
 
-/// Whether a list in a field has this word.
-pub(super) fn has_token(fields: &[Header<'_>], name: &str, token: &str) -> bool {
+/// The words of the list in a field.
+fn tokens<'a, 'b>(fields: &'a [Header<'b>], name: &'a str) -> impl Iterator<Item = &'b [u8]> {
     named(fields, name)
         .flat_map(|field| field.value.split(|byte| *byte == b','))
-        .any(|word| word.trim_ascii().eq_ignore_ascii_case(token.as_bytes()))
+        .map(<[u8]>::trim_ascii)
+        .filter(|word| !word.is_empty())
+}
+
+fn has_token(fields: &[Header<'_>], name: &str, token: &str) -> bool {
+    tokens(fields, name).any(|word| word.eq_ignore_ascii_case(token.as_bytes()))
 }
 
 /// Copies fields, but for those of one connection (RFC 9110 §7.6.1), those that Connection names, and those
-/// that are said anew.
-pub(super) fn copy_fields(fields: &[Header<'_>], drops: impl Fn(&str) -> bool, out: &mut Vec<u8>) {
+/// that are said anew. Connection names only so many, as each field is looked for among them.
+pub(super) fn copy_fields(
+    fields: &[Header<'_>],
+    drops: impl Fn(&str) -> bool,
+    out: &mut Vec<u8>,
+) -> Result<(), HttpMistake> {
     const OF_CONNECTION: [&str; 9] = [
         "connection",
         "proxy-connection",
@@ -291,11 +302,14 @@ pub(super) fn copy_fields(fields: &[Header<'_>], drops: impl Fn(&str) -> bool, o
         "transfer-encoding",
         "content-length",
     ];
+    let named: Vec<&[u8]> = tokens(fields, "connection").take(NAMED + 1).collect();
+    if named.len() > NAMED {
+        return Err(HttpMistake::TooLong);
+    }
     for field in fields {
-        let is_of_connection = OF_CONNECTION
-            .iter()
-            .any(|name| field.name.eq_ignore_ascii_case(name));
-        if is_of_connection || drops(field.name) || has_token(fields, "connection", field.name) {
+        let is = |name: &&[u8]| name.eq_ignore_ascii_case(field.name.as_bytes());
+        let is_of_connection = OF_CONNECTION.iter().any(|name| is(&name.as_bytes()));
+        if is_of_connection || drops(field.name) || named.iter().any(is) {
             continue;
         }
         out.extend(field.name.as_bytes());
@@ -303,6 +317,7 @@ pub(super) fn copy_fields(fields: &[Header<'_>], drops: impl Fn(&str) -> bool, o
         out.extend(field.value);
         out.extend(b"\r\n");
     }
+    Ok(())
 }
 
 /// Ends a head with the fields of its connection.

@@ -67,7 +67,7 @@ pub fn response(head: &[u8], requested: Requested) -> Result<ProxyResponse, Http
     }
     let keeps_alive = requested.keeps_alive && body != BodyFraming::UntilClose;
     let mut out = format!("HTTP/1.1 {code} {reason}\r\n").into_bytes();
-    copy_fields(fields, |_| false, &mut out);
+    copy_fields(fields, |_| false, &mut out)?;
     for field in fields {
         if field.name.eq_ignore_ascii_case("transfer-encoding") {
             out.extend(b"Transfer-Encoding: ");
