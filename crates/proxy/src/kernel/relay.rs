@@ -71,6 +71,8 @@ pub(super) struct Relay {
     /// Since the last event that said so, it was not found otherwise.
     readable: [bool; 2],
     writable: [bool; 2],
+    /// Neither sends nor takes anything any more.
+    gone: [bool; 2],
     /// From each socket to the other one.
     directions: [Direction; 2],
 }
@@ -87,6 +89,7 @@ impl Relay {
             sockets,
             readable: [true; 2],
             writable: [true; 2],
+            gone: [false; 2],
             directions: Default::default(),
         }
     }
@@ -100,6 +103,12 @@ impl Relay {
         let end = EventFlags::HUP | EventFlags::ERR;
         self.readable[side] |= flags.intersects(EventFlags::IN | EventFlags::RDHUP | end);
         self.writable[side] |= flags.intersects(EventFlags::OUT | end);
+        self.gone[side] |= flags.intersects(EventFlags::HUP);
+    }
+
+    /// Whether one of the two is gone, and the other one was told and has not ended: it may never do so.
+    pub(super) fn is_orphaned(&self) -> bool {
+        (0..2).any(|side| self.gone[side] && self.directions[side].is_over)
     }
 
     /// Moves what can be moved.

@@ -4,15 +4,19 @@ use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use adit::net::NetError;
 use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::Errno;
 
 use super::socket_kind::SocketKind;
 use crate::stack::{OpenedTcp, Then};
+
+/// How long the child process may take to make a socket: it may have been stopped.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Something to do.
 pub(super) enum Task {
@@ -62,12 +66,20 @@ impl Tasks {
 
     /// A socket of the namespace. It waits for the thread, and so must not be called there.
     pub(super) fn socket(&self, kind: SocketKind) -> Result<OwnedFd, NetError> {
+        self.socket_within(kind, PATIENCE)
+    }
+
+    fn socket_within(&self, kind: SocketKind, patience: Duration) -> Result<OwnedFd, NetError> {
         let (sender, receiver) = channel();
         let then = Box::new(move |made| {
             let _ = sender.send(made);
         });
         self.add(Task::Socket { kind, then })?;
-        receiver.recv().unwrap_or(Err(NetError::Ended))
+        match receiver.recv_timeout(patience) {
+            Ok(made) => made,
+            Err(RecvTimeoutError::Timeout) => Err(NetError::Host(Errno::TIMEDOUT.into())),
+            Err(RecvTimeoutError::Disconnected) => Err(NetError::Ended),
+        }
     }
 
     /// All that wait; `None` after the end.
@@ -92,5 +104,23 @@ impl AsFd for Tasks {
     /// To be watched for edges: it is never read.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.wake.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_socket_that_does_not_come_is_not_waited_for_without_end() {
+        let tasks = Tasks::new().expect("a descriptor");
+        let kind = SocketKind::Udp4;
+        let error = tasks.socket_within(kind, Duration::from_millis(10));
+        assert!(matches!(error, Err(NetError::Host(_))), "{error:?}");
+        // It may still come, for nobody.
+        let Some(Task::Socket { then, .. }) = tasks.take().and_then(|mut it| it.pop_front()) else {
+            panic!("it is asked for");
+        };
+        then(Err(NetError::Ended));
     }
 }

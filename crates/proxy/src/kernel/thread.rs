@@ -39,6 +39,8 @@ const FIRST: u64 = 2;
 const MOST_ASKED: usize = 64;
 /// Events that are taken at once.
 const EVENTS: usize = 256;
+/// How long one end of a relay may take to end once the other one is gone, as with the other stack.
+const ORPHANED: Duration = Duration::from_secs(60);
 
 /// What is done with a socket that the child was asked for.
 enum Use {
@@ -70,7 +72,7 @@ pub(super) struct StackThread {
     families: [bool; 2],
     flows: HashMap<u64, StackFlow>,
     next: u64,
-    /// When attempts to connect have taken too long.
+    /// When attempts to connect, and relays with one end, have taken too long.
     deadlines: BinaryHeap<Reverse<(Instant, u64)>>,
     /// Relays that have more to do at once.
     busy: Vec<u64>,
@@ -116,7 +118,7 @@ impl StackThread {
             for id in std::mem::take(&mut self.busy) {
                 self.run_relay(id);
             }
-            self.end_late();
+            self.end_late(Instant::now());
             let timeout = self.timeout();
             events.clear();
             let space = rustix::buffer::spare_capacity(&mut events);
@@ -285,7 +287,12 @@ impl StackThread {
             return;
         };
         match relay.run(&mut self.pipes) {
-            Ok(RelayState::Waits) => {}
+            Ok(RelayState::Waits) => {
+                if relay.is_orphaned() {
+                    self.deadlines
+                        .push(Reverse((Instant::now() + ORPHANED, id)));
+                }
+            }
             Ok(RelayState::HasMore) => self.busy.push(id),
             Ok(RelayState::Over) => drop(self.flows.remove(&id)),
             Err(_) => {
@@ -318,16 +325,18 @@ impl StackThread {
         }
     }
 
-    /// Ends attempts to connect that have taken too long.
-    fn end_late(&mut self) {
+    /// Ends what has taken too long.
+    fn end_late(&mut self, now: Instant) {
         while let Some(Reverse((until, id))) = self.deadlines.peek().copied()
-            && until <= Instant::now()
+            && until <= now
         {
             self.deadlines.pop();
-            if let Some(StackFlow::Connecting(_)) = self.flows.get(&id)
-                && let Some(StackFlow::Connecting(connecting)) = self.flows.remove(&id)
-            {
-                self.opened(connecting, Err(Errno::TIMEDOUT));
+            match self.flows.remove(&id) {
+                Some(StackFlow::Connecting(connecting)) => {
+                    self.opened(connecting, Err(Errno::TIMEDOUT));
+                }
+                Some(StackFlow::Joined(relay)) => relay.reset(),
+                None => {}
             }
         }
     }
@@ -358,4 +367,54 @@ fn receive(socket: &OwnedFd) -> Result<(usize, i32, Option<OwnedFd>), Errno> {
         _ => None,
     });
     Ok((received.bytes, i32::from_ne_bytes(number), fd))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::net::{TcpListener, TcpStream};
+    use std::os::unix::net::UnixStream;
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    /// A thread that is not running, whose child does nothing.
+    fn thread() -> StackThread {
+        let tasks = Arc::new(Tasks::new().expect("a descriptor"));
+        let (ours, theirs) = UnixStream::pair().expect("a pair");
+        let child = Command::new("cat")
+            .stdin(Stdio::from(OwnedFd::from(theirs)))
+            .spawn();
+        let child = ChildEnd::new(ours.into(), child.expect("a process"));
+        StackThread::new(tasks, child, &[]).expect("descriptors")
+    }
+
+    #[test]
+    fn a_client_that_goes_does_not_leave_its_connection_for_ever() {
+        let mut thread = thread();
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let inner = TcpStream::connect(listener.local_addr().expect("an address"));
+        let (mut server, _) = listener.accept().expect("a connection");
+        // The server does not end when the client does.
+        let (client, theirs) = UnixStream::pair().expect("a pair");
+        let inner = inner.expect("a connection");
+        inner.set_nonblocking(true).expect("a socket");
+        theirs.set_nonblocking(true).expect("a socket");
+        thread.join(inner.into(), theirs.into());
+        let begun = Instant::now();
+        drop(client);
+        while thread.deadlines.is_empty() {
+            let mut events = Vec::with_capacity(EVENTS);
+            let space = rustix::buffer::spare_capacity(&mut events);
+            epoll::wait(&thread.epoll, space, None).expect("events");
+            for event in &events {
+                thread.hear_flow(event.data.u64(), event);
+            }
+        }
+        thread.end_late(begun + ORPHANED);
+        assert_eq!(thread.flows.len(), 1, "it has some time");
+        assert_eq!(server.read(&mut [0]).expect("the end of the client"), 0);
+        thread.end_late(Instant::now() + ORPHANED);
+        assert!(thread.flows.is_empty());
+    }
 }
