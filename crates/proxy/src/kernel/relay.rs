@@ -4,8 +4,8 @@
 use std::os::fd::OwnedFd;
 
 use rustix::event::epoll::EventFlags;
-use rustix::io::Errno;
-use rustix::net::{Shutdown, shutdown};
+use rustix::io::{Errno, retry_on_intr};
+use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown};
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
 
 use super::sockets::reset;
@@ -14,6 +14,8 @@ use super::sockets::reset;
 const CHUNK: usize = 256 << 10;
 /// Bytes that a direction moves before others have their turn.
 const BUDGET: usize = 1 << 20;
+/// Bytes that are moved at once without a pipe.
+const COPIED: usize = 16 << 10;
 /// Pipes that are kept for directions that have bytes next.
 const MOST_IDLE: usize = 32;
 
@@ -21,24 +23,71 @@ const MOST_IDLE: usize = 32;
 type PipeEnds = (OwnedFd, OwnedFd);
 
 /// Empty pipes. A direction has one only while bytes are under way: connections that rest have none.
-#[derive(Default)]
-pub(super) struct IdlePipes(Vec<PipeEnds>);
+pub(super) struct IdlePipes {
+    idle: Vec<PipeEnds>,
+    make: fn() -> Result<PipeEnds, Errno>,
+}
+
+impl Default for IdlePipes {
+    fn default() -> Self {
+        Self {
+            idle: Vec::new(),
+            make: || pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK),
+        }
+    }
+}
 
 impl IdlePipes {
-    fn take(&mut self) -> Result<PipeEnds, Errno> {
-        if let Some(pipe) = self.0.pop() {
-            return Ok(pipe);
+    /// One, if there is one or descriptors for it.
+    fn take(&mut self) -> Option<PipeEnds> {
+        if let Some(pipe) = self.idle.pop() {
+            return Some(pipe);
         }
-        let pipe = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+        let pipe = (self.make)().ok()?;
         // A user may have so many pages of pipes: a smaller one does as well.
         let _ = fcntl_setpipe_size(&pipe.1, CHUNK);
-        Ok(pipe)
+        Some(pipe)
     }
 
     fn give(&mut self, pipe: PipeEnds) {
-        if self.0.len() < MOST_IDLE {
-            self.0.push(pipe);
+        if self.idle.len() < MOST_IDLE {
+            self.idle.push(pipe);
         }
+    }
+}
+
+/// What was moved without a pipe.
+enum Copied {
+    Bytes(usize),
+    /// The source has nothing for now.
+    Nothing,
+    /// It has sent all.
+    End,
+    /// The destination takes nothing for now.
+    Full,
+}
+
+/// Moves some bytes where there is no descriptor for a pipe. What was not sent stays in the source.
+fn copy(from: &OwnedFd, to: &OwnedFd) -> Result<Copied, Errno> {
+    let mut buffer = [0; COPIED];
+    let len = match retry_on_intr(|| recv(from, &mut buffer, RecvFlags::PEEK)) {
+        Ok((_, 0)) => return Ok(Copied::End),
+        Ok((_, len)) => len,
+        Err(Errno::AGAIN) => return Ok(Copied::Nothing),
+        Err(error) => return Err(error),
+    };
+    match retry_on_intr(|| send(to, &buffer[..len], SendFlags::NOSIGNAL)) {
+        Ok(sent) => {
+            let (_, taken) = retry_on_intr(|| recv(from, &mut buffer[..sent], RecvFlags::empty()))?;
+            // It was there before, and nobody else reads it.
+            if taken < sent {
+                Err(Errno::IO)
+            } else {
+                Ok(Copied::Bytes(sent))
+            }
+        }
+        Err(Errno::AGAIN) => Ok(Copied::Full),
+        Err(error) => Err(error),
     }
 }
 
@@ -150,10 +199,19 @@ impl Relay {
                     break;
                 }
                 if direction.pipe.is_none() {
-                    direction.pipe = Some(idle.take()?);
+                    direction.pipe = idle.take();
                 }
                 let Some((_, into)) = &direction.pipe else {
-                    break;
+                    if !*writable {
+                        break;
+                    }
+                    match copy(from, to)? {
+                        Copied::Bytes(len) => moved += len,
+                        Copied::End => direction.has_read_all = true,
+                        Copied::Nothing => *readable = false,
+                        Copied::Full => *writable = false,
+                    }
+                    continue;
                 };
                 match splice(from, None, into, None, CHUNK, flags) {
                     Ok(0) => direction.has_read_all = true,
@@ -248,7 +306,7 @@ mod tests {
             }
         });
         assert_eq!(read, b"back");
-        assert!(!idle.0.is_empty(), "the pipes came back");
+        assert!(!idle.idle.is_empty(), "the pipes came back");
     }
 
     #[test]
@@ -297,5 +355,34 @@ mod tests {
             (read.len(), read.iter().all(|byte| *byte == 7)),
             (sent, true)
         );
+    }
+
+    #[test]
+    fn bytes_pass_without_descriptors_for_pipes() {
+        let (mut relay, mut one, mut other) = relay();
+        let mut idle = IdlePipes {
+            make: || Err(Errno::MFILE),
+            ..IdlePipes::default()
+        };
+        let sent: Vec<u8> = (0..3_000_000_u32).map(|it| it.to_le_bytes()[1]).collect();
+        let writer = std::thread::spawn({
+            let sent = sent.clone();
+            move || {
+                one.write_all(&sent).expect("it takes all");
+                one.shutdown(std::net::Shutdown::Write).expect("open");
+                one
+            }
+        });
+        let reader = std::thread::spawn(move || {
+            let mut read = Vec::new();
+            other.read_to_end(&mut read).expect("it ends well");
+            read
+        });
+        while !relay.directions[0].is_over {
+            hear_all(&mut relay);
+            relay.run(&mut idle).expect("no failure");
+        }
+        assert!(reader.join().expect("no panic") == sent);
+        drop(writer.join());
     }
 }
