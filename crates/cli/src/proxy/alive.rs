@@ -1,11 +1,14 @@
 //! Whether hosts inside the tunnel are there: `CheckAlive`, and `/readyz`.
 
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use adit::net::NetError;
+use adit_proxy::serve::{Level, LogSink};
 use adit_sandbox::Role;
 
 use super::tunnel::Ping;
@@ -33,15 +36,12 @@ impl AliveChecks {
 
     /// Asks each host again and again, on a thread of its own, until this is dropped: an answer may take as
     /// long as the interval.
-    pub(super) fn begin(self: &Arc<Self>, ping: &Arc<Ping>) -> Result<()> {
+    pub(super) fn begin(self: &Arc<Self>, ping: &Arc<Ping>, log: &LogSink) -> Result<()> {
         for host in self.pongs.keys().copied() {
-            let (this, ping, interval) =
-                (Arc::downgrade(self), Arc::downgrade(ping), self.interval);
+            let (this, ping, log) = (Arc::downgrade(self), Arc::downgrade(ping), log.clone());
             let work = move || {
                 if adit_sandbox::confine(Role::Proxy).is_ok() {
-                    while ask(&this, &ping, host).is_some() {
-                        std::thread::sleep(interval);
-                    }
+                    ask(&this, &ping, host, &log);
                 }
             };
             adit_sandbox::start("adit-alive", work).context(|| "cannot start a thread".into())?;
@@ -67,18 +67,44 @@ impl AliveChecks {
     }
 }
 
-/// Asks a host once; `None` when nobody wants to know any more.
-fn ask(alive: &Weak<AliveChecks>, ping: &Weak<Ping>, host: IpAddr) -> Option<()> {
-    let answered = ping.upgrade()?(host, alive.upgrade()?.interval);
-    let alive = alive.upgrade()?;
-    if answered.is_ok() {
-        alive.pongs.get(&host)?.store(now(), Relaxed);
+/// Asks a host until nobody wants to know any more. That this host sends no ping is told once.
+fn ask(alive: &Weak<AliveChecks>, ping: &Weak<Ping>, host: IpAddr, log: &LogSink) {
+    let mut is_told = false;
+    while let (Some(ping), Some(interval)) = (ping.upgrade(), alive.upgrade().map(|it| it.interval))
+    {
+        let begun = Instant::now();
+        let answered = ping(host, interval);
+        drop(ping);
+        match answered {
+            Ok(_) => {
+                if let Some(alive) = alive.upgrade() {
+                    alive.pongs[&host].store(now(), Relaxed);
+                }
+            }
+            Err(NetError::Host(error)) if !is_told => {
+                is_told = true;
+                let what = match error.kind() {
+                    ErrorKind::PermissionDenied => ": with --stack smoltcp that takes no right",
+                    _ => "",
+                };
+                log(
+                    Level::Error,
+                    format_args!(
+                        "CheckAlive: no ping to {host} can be sent from here: {error}{what}"
+                    ),
+                );
+            }
+            // It is late.
+            Err(_) => {}
+        }
+        std::thread::sleep(interval.saturating_sub(begun.elapsed()));
     }
-    Some(())
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
     use super::*;
 
     #[test]
@@ -95,5 +121,58 @@ mod tests {
         assert_eq!(alive.ready(1_008), (503, times.to_owned()));
         let nobody = AliveChecks::new(&[], Duration::from_secs(5));
         assert_eq!(nobody.ready(1_000), (200, "{}".to_owned()));
+    }
+
+    /// Asks one host with this interval until `ping` says that it is the last time: how long that took, and the log.
+    fn asked(
+        interval: Duration,
+        ping: impl Fn(u32) -> (std::result::Result<Duration, NetError>, bool) + Send + Sync + 'static,
+    ) -> (Duration, Vec<String>) {
+        let host = IpAddr::from([10, 0, 0, 1]);
+        let alive = AliveChecks::new(&[host], interval);
+        let weak = Arc::downgrade(&alive);
+        let (alive, count) = (Mutex::new(Some(alive)), AtomicU64::new(0));
+        let ping: Arc<Ping> = Arc::new(move |_, _| {
+            let count = count.fetch_add(1, Relaxed) + 1;
+            let (answer, is_last) = ping(u32::try_from(count).expect("few"));
+            if is_last {
+                drop(alive.lock().expect("one thread").take());
+            }
+            answer
+        });
+        let lines: Arc<Mutex<Vec<String>>> = Arc::default();
+        let kept = Arc::clone(&lines);
+        let log: LogSink = Arc::new(move |_, line| {
+            kept.lock().expect("a log").push(line.to_string());
+        });
+        let begun = Instant::now();
+        ask(&weak, &Arc::downgrade(&ping), host, &log);
+        (begun.elapsed(), lines.lock().expect("a log").clone())
+    }
+
+    #[test]
+    fn a_ping_that_this_host_refuses_is_told_once_with_what_to_do() {
+        let refused = || Err(NetError::Host(ErrorKind::PermissionDenied.into()));
+        let late = || Err(NetError::TimedOut("10.0.0.1".into()));
+        let (_, lines) = asked(Duration::from_millis(1), move |count| match count {
+            1 => (late(), false),
+            count => (refused(), count == 4),
+        });
+        let [line] = &lines[..] else {
+            panic!("{lines:?}");
+        };
+        assert!(line.contains("ping to 10.0.0.1"), "{line}");
+        assert!(line.contains("--stack smoltcp"), "{line}");
+    }
+
+    #[test]
+    fn a_ping_that_takes_the_whole_interval_is_followed_by_the_next_one() {
+        let interval = Duration::from_millis(200);
+        let (took, _) = asked(interval, move |count| {
+            std::thread::sleep(interval);
+            (Ok(interval), count == 4)
+        });
+        // Twice as long with as much sleep in between.
+        assert!(took < 6 * interval, "{took:?}");
     }
 }

@@ -1,8 +1,7 @@
 //! `adit proxy`: what is inside a tunnel, for programs that speak SOCKS or HTTP or come to a forwarded port.
 //!
-//! 1. reads the file and the command line (`load`);
-//! 2. opens all that it listens on, and the sockets at which it is asked (`control`), and looks up where
-//!    peers are;
+//! 1. reads the file and the command line (`load`), and looks up where peers are;
+//! 2. opens all that it listens on, and the sockets at which it is asked (`control`);
 //! 3. begins the sandbox;
 //! 4. begins the tunnel with a stack in it (`tunnel`), and serves clients and those who ask (`pages`, `alive`,
 //!    `silence`), all on threads that give up what they do not need;
@@ -28,7 +27,7 @@ use adit_ctl::{Service, Serving, status};
 use adit_proxy::config::{Bind, EndpointHost, ProxyConfig, ServiceKind};
 use adit_proxy::kernel::ChosenStack;
 use adit_proxy::serve::{
-    self, InfoOptions, Level, LogSink, Proxy, ProxyListeners, ServeError, ServeOptions,
+    self, InfoOptions, Level, LogSink, Proxy, ProxyListeners, ServeError, ServeOptions, StdioHook,
 };
 use adit_sandbox::{Role, SandboxFolders, Starter};
 
@@ -110,6 +109,10 @@ fn run(args: &ProxyArgs, loaded: LoadedProxy) -> Result<()> {
     }
     let LoadedProxy { name, config, .. } = loaded;
     let (stack, why) = choose_stack(args.stack, &config.tunnel)?;
+    // Before there is anything to remove: that may take long, and a signal ends it.
+    let endpoints = tunnel::endpoints(&name, &config.tunnel.peers);
+    // Signals are caught from here on, so that an early one still removes the sockets' files.
+    let (mut events, sender) = MainEvents::new()?;
     let failed = |error: ServeError| Failure::State(error.to_string());
     let mut listeners = serve::bind(&config.services).map_err(failed)?;
     let info = args
@@ -128,10 +131,7 @@ fn run(args: &ProxyArgs, loaded: LoadedProxy) -> Result<()> {
     };
     let named = tunnel::names(&config.tunnel.peers);
     let (resolver, _resolving) = Resolver::start(level, !args.no_sandbox, !named.is_empty())?;
-    let endpoints = tunnel::endpoints(&name, &config.tunnel.peers);
     let null = background::null(args.background)?;
-    // Signals are caught from here on, so that an early one still removes the sockets' files.
-    let (mut events, sender) = MainEvents::new()?;
     let starter = {
         let sender = sender.clone();
         Starter::here(move || sender.wake())
@@ -271,7 +271,8 @@ impl RunningProxy {
         on_end(&stack, (name, sender.clone()));
         let part = &config.tunnel;
         let alive = AliveChecks::new(&part.check_alive, part.check_alive_interval);
-        alive.begin(&stack.ping)?;
+        let log = log_of(name, level);
+        alive.begin(&stack.ping, &log)?;
         let of_pages = Arc::new(OnceLock::new());
         let pages = ProxyPages {
             facts: Arc::clone(&facts),
@@ -285,15 +286,15 @@ impl RunningProxy {
             listener,
             pages: Arc::new(move |path| pages.page(path)),
         });
-        options.log = Some(log_of(name, level));
-        if is_stdio_alone(config) {
+        options.log = Some(Arc::clone(&log));
+        let end = {
             let (ended, sender, name) = (Arc::clone(&ended), sender.clone(), name.to_owned());
-            options.on_stdio_end = Some(Arc::new(move |result| {
-                let result = result.map_err(|error| Failure::State(format!("{name}: {error}")));
+            move |result: Result<()>| {
                 *ended.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
                 sender.send(MainEvent::Ended(name.clone()));
-            }));
-        }
+            }
+        };
+        options.on_stdio_end = Some(stdio_hook(name, is_stdio_alone(config), log, end));
         let proxy = Proxy::start(Arc::clone(&stack.stack), listeners, config.resolve, options);
         let proxy = Arc::new(proxy.map_err(|error| Failure::State(error.to_string()))?);
         let _ = of_pages.set(Arc::downgrade(&proxy));
@@ -357,6 +358,26 @@ fn is_stdio_alone(config: &ProxyConfig) -> bool {
     services.all(|service| matches!(service.kind, ServiceKind::Stdio { .. }))
 }
 
+/// Told that standard input and output have ended: if there is nothing else, the proxy ends, too.
+fn stdio_hook(
+    name: &str,
+    is_alone: bool,
+    log: LogSink,
+    end: impl Fn(Result<()>) + Send + Sync + 'static,
+) -> StdioHook {
+    let name = name.to_owned();
+    Arc::new(move |result| match (is_alone, result) {
+        (true, result) => end(result.map_err(|error| Failure::State(format!("{name}: {error}")))),
+        (false, Ok(())) => {}
+        (false, Err(error)) => {
+            log(
+                Level::Error,
+                format_args!("standard input and output: {error}"),
+            );
+        }
+    })
+}
+
 /// What of the clients comes into the log: errors always, refused clients and details where all is logged.
 fn log_of(name: &str, level: LogLevel) -> LogSink {
     let name = name.to_owned();
@@ -364,4 +385,39 @@ fn log_of(name: &str, level: LogLevel) -> LogSink {
         Level::Error => level.error(format_args!("{name}: {line}")),
         Level::Warn => level.verbose(format_args!("{name}: {line}")),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use adit::net::NetError;
+
+    use super::*;
+
+    #[test]
+    fn what_fails_of_standard_input_and_output_is_told() {
+        for is_alone in [true, false] {
+            let told: Arc<Mutex<Vec<String>>> = Arc::default();
+            let (logged, ended) = (Arc::clone(&told), Arc::clone(&told));
+            let log: LogSink = Arc::new(move |level, line| {
+                assert_eq!(level, Level::Error);
+                logged.lock().expect("a log").push(format!("log: {line}"));
+            });
+            let hook = stdio_hook("wg0", is_alone, log, move |result| {
+                let what = result.map_err(|failure| failure.to_string());
+                ended.lock().expect("a log").push(format!("end: {what:?}"));
+            });
+            hook(Ok(()));
+            hook(Err(NetError::NoMemory));
+            let told = told.lock().expect("a log");
+            let error = NetError::NoMemory;
+            let expected = match is_alone {
+                true => vec![
+                    "end: Ok(())".to_owned(),
+                    format!("end: {:?}", Err::<(), _>(format!("wg0: {error}"))),
+                ],
+                false => vec![format!("log: standard input and output: {error}")],
+            };
+            assert_eq!(*told, expected);
+        }
+    }
 }
