@@ -115,6 +115,34 @@ fn a_reset_reaches_the_clients_socket_and_that_of_the_client_the_other_end() {
 }
 
 #[test]
+fn a_network_that_ends_resets_what_is_not_complete() {
+    for is_complete in [false, true] {
+        let [first, second] = pair();
+        let listener = second.listen_tcp(7).expect("a port");
+        let target = SocketAddr::new(v4(2), 7);
+        let (mut client, socket) = host_pair();
+        let connection = first.open_tcp(target, PATIENCE).expect("a connection");
+        connection.join(OwnedFd::from(socket)).expect("a socket");
+        let mut server = listener.accept().expect("a connection");
+        server.write_all(b"part").expect("room");
+        client.read_exact(&mut [0; 4]).expect("it comes");
+        if is_complete {
+            server.shutdown(Shutdown::Write).expect("it is open");
+            assert_eq!(client.peek(&mut [0]).expect("an end"), 0);
+        }
+        drop(first);
+        let read = client.read(&mut [0]);
+        match is_complete {
+            true => assert_eq!(read.expect("an end"), 0),
+            false => assert_eq!(
+                read.expect_err("a reset").kind(),
+                ErrorKind::ConnectionReset
+            ),
+        }
+    }
+}
+
+#[test]
 fn what_is_no_stream_socket_is_refused() {
     let [first, second] = pair();
     echo(second.listen_tcp(7).expect("a port"));

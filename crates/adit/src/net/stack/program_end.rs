@@ -74,12 +74,10 @@ impl ProgramEnd {
         }
     }
 
-    /// The stack ends.
+    /// The stack ends. What the program has not heard the end of must not look complete.
     pub(super) fn net_ended(&mut self) {
-        if let Some(end) = &self.end {
-            end.net_ended();
-        }
-        self.fd = None;
+        let is_cut = !self.is_shut;
+        self.finish(EndReason::net_ended, is_cut);
     }
 
     /// Reads into the ring of what is sent.
