@@ -3,17 +3,20 @@
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::net::Ipv4Addr;
+use std::time::Duration;
 
 use adit_proto::config::{PublicKey, Secret};
 use adit_testbed::Host;
 use adit_testbed::framing::TUNNEL_MTU;
 
-use crate::daemon::READY;
 use crate::sandbox::Failure;
 
 /// Octets of a packet in a tunnel at most.
 #[expect(clippy::cast_possible_truncation, reason = "1420")]
 pub(crate) const MTU: u32 = TUNNEL_MTU as u32;
+
+/// How long `wg` may take.
+const LIMIT: Duration = Duration::from_secs(10);
 
 /// A private key and its public key.
 #[derive(Clone)]
@@ -73,7 +76,7 @@ pub(crate) fn link(hosts: [&Host; 2], name: &str, [a, b, c]: [u8; 3]) -> Result<
 /// Runs `wg` on a host, with arguments that have no spaces.
 pub(crate) fn wg(host: &Host, arguments: &str) -> Result<(), Failure> {
     let words: Vec<&str> = arguments.split_whitespace().collect();
-    host.output("wg", &words, READY)?;
+    host.output("wg", &words, LIMIT)?;
     Ok(())
 }
 

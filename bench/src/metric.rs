@@ -6,7 +6,7 @@ use serde::Serialize;
 use adit_testbed::framing::{Family, Load};
 use adit_testbed::stats::to_f64;
 
-use crate::rounds::name;
+use crate::output::name;
 
 /// A measurement that can be asked for by name. One step gives one or more metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, ErrorKind, Write};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use serde::Serialize;
 
 use crate::sandbox::Failure;
@@ -39,6 +39,12 @@ impl JsonArg {
     pub(crate) fn open(&self) -> Result<Json, Failure> {
         Json::open(self.json.as_deref())
     }
+}
+
+/// The name of a value on the command line, in tables and in JSON.
+pub(crate) fn name(of: impl ValueEnum) -> String {
+    let value = of.to_possible_value();
+    value.map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
 /// Seconds since 1970.

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::goals::{self, GoalResult};
 use crate::implementation::{Entry, Implementation};
 use crate::install::{self, AditArg};
-use crate::output::{self, Json};
+use crate::output::{self, Json, name};
 use crate::report::Machine;
 use crate::sandbox::Failure;
 use crate::stats::{Rounds, Summary, summary};
@@ -80,12 +80,6 @@ pub(crate) fn implementations<P: Copy + Ord>(
         Some((who.name(), Rounds::new(values.clone(), summary(values)?)))
     });
     rounds.collect()
-}
-
-/// The name of a part on the command line, in tables and in JSON.
-pub(crate) fn name(part: impl ValueEnum) -> String {
-    let value = part.to_possible_value();
-    value.map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
 /// Something that went wrong. Round 0 is before the first round.

@@ -4,7 +4,8 @@ use super::Case;
 use super::measures::{self, Goal, MEASURES};
 use crate::goals::{GoalResult, Limit};
 use crate::implementation::Implementation;
-use crate::rounds::{Experiment, name};
+use crate::output::name;
+use crate::rounds::Experiment;
 
 /// What Adit reached.
 pub(super) fn goals(run: &Experiment<Case>) -> Vec<GoalResult> {

@@ -7,7 +7,8 @@ use super::{
 use crate::goals::GoalResult;
 use crate::goals::Limit::{AtLeast, AtMost};
 use crate::implementation::Implementation;
-use crate::rounds::{Experiment, Measure, measure, name};
+use crate::output::name;
+use crate::rounds::{Experiment, Measure, measure};
 
 pub(super) const MEASURES: [Measure; 11] = [
     measure(STREAM, "TCP, alone", "Gb/s", 2),
