@@ -239,17 +239,22 @@ impl RunningProxy {
         let clients = watch::listener(name, &told, &names, resolver);
         let (listener, log) = silence::listener(name, clients, &names, level);
         let ended: Arc<Mutex<Option<Result<()>>>> = Arc::default();
+        let end = {
+            let (ended, sender, name) = (Arc::clone(&ended), sender.clone(), name.to_owned());
+            move |result: Result<()>| {
+                *ended.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
+                sender.send(MainEvent::Ended(name.clone()));
+            }
+        };
         let count = std::thread::available_parallelism().map_or(1, usize::from);
         let hooks = TunnelHooks {
             threads: Threads::new(count).on_start(confine),
             on_start: Arc::new(confine),
             on_end: {
-                let (ended, sender, name) = (Arc::clone(&ended), sender.clone(), name.to_owned());
+                let (end, name) = (end.clone(), name.to_owned());
                 Box::new(move || {
                     let why = "the process that has the kernel's stack ended: start the proxy again, or with --stack smoltcp";
-                    let result = Err(Failure::State(format!("{name}: {why}")));
-                    *ended.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
-                    sender.send(MainEvent::Ended(name));
+                    end(Err(Failure::State(format!("{name}: {why}"))));
                 })
             },
             listener,
@@ -287,13 +292,6 @@ impl RunningProxy {
             pages: Arc::new(move |path| pages.page(path)),
         });
         options.log = Some(Arc::clone(&log));
-        let end = {
-            let (ended, sender, name) = (Arc::clone(&ended), sender.clone(), name.to_owned());
-            move |result: Result<()>| {
-                *ended.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
-                sender.send(MainEvent::Ended(name.clone()));
-            }
-        };
         options.on_stdio_end = Some(stdio_hook(name, is_stdio_alone(config), log, end));
         let proxy = Proxy::start(Arc::clone(&stack.stack), listeners, config.resolve, options);
         let proxy = Arc::new(proxy.map_err(|error| Failure::State(error.to_string()))?);
