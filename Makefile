@@ -37,7 +37,7 @@ install:
 	$(RUN_ADIT) completions bash > $(DESTDIR)$(BASHDIR)/adit
 	$(RUN_ADIT) completions zsh > $(DESTDIR)$(ZSHDIR)/_adit
 	$(RUN_ADIT) completions fish > $(DESTDIR)$(FISHDIR)/adit.fish
-	install -m 644 packaging/adit@.service packaging/adit-blocked@.service packaging/adit-metrics.service $(DESTDIR)$(UNITDIR)/
+	install -m 644 packaging/adit@.service packaging/adit-blocked@.service packaging/adit-agent@.service packaging/adit-metrics.service $(DESTDIR)$(UNITDIR)/
 	install -m 644 packaging/adit.sysusers $(DESTDIR)$(SYSUSERSDIR)/adit.conf
 	install -m 644 LICENSE-MIT LICENSE-APACHE README.md CHANGELOG.md SECURITY.md $(DESTDIR)$(DOCDIR)/
 	install -m 644 $(PAGES) $(DESTDIR)$(DOCDIR)/
@@ -56,7 +56,7 @@ static:
 # Leaves /etc/wireguard and running tunnels.
 uninstall:
 	rm -f $(addprefix $(DESTDIR),$(BINDIR)/adit $(BASHDIR)/adit $(ZSHDIR)/_adit $(FISHDIR)/adit.fish)
-	rm -f $(DESTDIR)$(MANDIR)/man8/adit.8 $(DESTDIR)$(MANDIR)/man8/adit-*.8 $(addprefix $(DESTDIR)$(UNITDIR)/,adit@.service adit-blocked@.service adit-metrics.service) $(DESTDIR)$(SYSUSERSDIR)/adit.conf
+	rm -f $(DESTDIR)$(MANDIR)/man8/adit.8 $(DESTDIR)$(MANDIR)/man8/adit-*.8 $(addprefix $(DESTDIR)$(UNITDIR)/,adit@.service adit-blocked@.service adit-agent@.service adit-metrics.service) $(DESTDIR)$(SYSUSERSDIR)/adit.conf
 	rm -rf $(DESTDIR)$(DOCDIR)
 
 # First what is about to happen: the recipe of the first prerequisite runs first.

@@ -8,6 +8,9 @@ use clap_complete::Shell;
 
 use crate::failure::{Context, Result};
 use crate::threads::{PolicyArg, ThreadArgs};
+pub(crate) use agent::{
+    AGENT_DIR, AgentArgs, AgentCommand, AgentSource, AgentStatusArgs, ServeAgentArgs,
+};
 pub(crate) use files::{
     AddArgs, ChangeArgs, ConfArgs, DeviceArgs, DownArgs, EditArgs, FileArgs, InitArgs, NewPeerArgs,
     OutputArgs, QuietArgs, Reach, UpArgs,
@@ -23,6 +26,7 @@ use values::interface_name;
 pub(crate) use values::{When, block};
 pub(crate) use watch::{EventsArgs, MetricsArgs, PeerLayout, ShowArgs, TopArgs, WhyArgs};
 
+mod agent;
 mod files;
 mod guess;
 mod peers;
@@ -247,6 +251,13 @@ pub(crate) enum Command {
     Metrics(MetricsArgs),
     /// Print what happens to interfaces and peers, as it happens
     Events(EventsArgs),
+    /// Have an interface's peers be those of a source, as it changes
+    ///
+    /// A record is a [Peer] section with the comments that Adit heeds, and never has a secret: a preshared key
+    /// is the name of a file in another folder. Only peers that an agent brought are changed and removed, and
+    /// nothing is removed before the source was read whole. A record that is wrong, or claims what another has,
+    /// is refused, and its peer stays as it was. It stays in the foreground, and the interface may come later.
+    Agent(AgentArgs),
     /// Offer what is inside a tunnel by SOCKS, HTTP and forwarded ports, without a device and without root
     ///
     /// Reads the files of wireproxy and of wg-quick. Takes no right, makes no device, and changes nothing of

@@ -4,6 +4,7 @@
 // Printing panics where the reader has gone.
 #![warn(clippy::print_stderr, clippy::print_stdout)]
 
+mod agent;
 mod check;
 mod cli;
 mod completions;
@@ -59,6 +60,9 @@ fn main() -> ExitCode {
             Some(served.context(|| "cannot make sockets for a proxy".into()))
         }
         Some(argument) if argument == helper::ARGUMENT => Some(helper::serve(arguments)),
+        Some(argument) if argument == agent::program::ARGUMENT => {
+            Some(agent::program::serve(arguments))
+        }
         _ => None,
     };
     match served {
@@ -188,6 +192,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         (Some(Command::Top(args)), _) => top::top(&args).map(done),
         (Some(Command::Metrics(args)), _) => metrics::metrics(&args).map(done),
         (Some(Command::Events(args)), _) => events::events(&args).map(done),
+        (Some(Command::Agent(args)), _) => agent::agent(&args),
         (Some(Command::Proxy(args)), _) => proxy::proxy(&args),
         (Some(Command::Genkey), _) => keys::genkey().map(done),
         (Some(Command::Genpsk), _) => keys::genpsk().map(done),

@@ -18,6 +18,7 @@ use parts::{
     CONFIGURATION, CONTROL_SOCKET, CREDENTIAL, STATUS_SOCKET, item, list, more, paragraph, see_also,
 };
 
+mod agent;
 mod examples;
 mod page;
 mod parts;
@@ -97,6 +98,8 @@ fn sections(name: &str) -> Roff {
         "adit-why" => why(&mut roff),
         "adit-metrics" => metrics(&mut roff),
         "adit-proxy" => proxy(&mut roff),
+        "adit-agent" => agent::page(&mut roff),
+        "adit-agent-status" => agent::status(&mut roff),
         "adit-up" => {
             keys(&mut roff);
             said(&mut roff);

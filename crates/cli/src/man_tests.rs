@@ -297,6 +297,32 @@ fn commands_of_peers_have_pages_with_examples_of_their_own() {
     }
 }
 
+#[test]
+fn every_field_of_an_agents_status_stands_in_its_page() {
+    let full = adit_fleet::AgentStatus {
+        failure: Some("text".into()),
+        last_list: Some(1),
+        refusals: vec![adit_fleet::RefusedRecord {
+            record: String::new(),
+            reason: String::new(),
+        }],
+        ..adit_fleet::AgentStatus::default()
+    };
+    let json = serde_json::to_value(full).expect("JSON");
+    let mut all = Vec::new();
+    names(&json, "", &[], &mut all);
+    let page = page("adit-agent-status");
+    let documented = crate::agent::FIELDS.iter().map(|(path, _)| *path);
+    for path in documented {
+        assert!(page.contains(&format!("\\fB{path}\\fR")), "{path}");
+        assert!(all.iter().any(|name| name == path), "{path}: {all:?}");
+    }
+    for name in all.iter().filter(|name| *name != "refusals") {
+        let is_known = crate::agent::FIELDS.iter().any(|(path, _)| path == name);
+        assert!(is_known, "{name}");
+    }
+}
+
 /// The commands in the section EXAMPLES of a page.
 fn examples(page: &str) -> Vec<String> {
     let section = page.split(".SH EXAMPLES\n").nth(1).unwrap_or_default();

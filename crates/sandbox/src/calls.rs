@@ -345,6 +345,48 @@ const PROXY_FILES_OLDER: &[Call] = calls![SYS_unlink];
 #[cfg(not(target_arch = "x86_64"))]
 const PROXY_FILES_OLDER: &[Call] = &[];
 
+/// Reads the files of a source as they change, writes its own, and asks the control socket of an interface.
+const AGENT: &[Call] = calls![
+    SYS_clock_nanosleep,
+    SYS_clone: Threads,
+    SYS_clone3,
+    SYS_connect,
+    SYS_exit_group,
+    SYS_fcntl,
+    SYS_fstat,
+    SYS_getdents64,
+    SYS_geteuid,
+    SYS_getpid,
+    SYS_getrandom,
+    SYS_getsockopt,
+    SYS_gettid,
+    SYS_inotify_add_watch,
+    SYS_inotify_init1,
+    SYS_ioctl: Waiting,
+    SYS_lseek,
+    SYS_newfstatat,
+    SYS_openat,
+    SYS_ppoll,
+    SYS_prctl: Names,
+    SYS_prlimit64: Reading,
+    SYS_recvfrom,
+    SYS_restart_syscall,
+    SYS_rseq,
+    SYS_rt_sigaction,
+    SYS_sendto,
+    SYS_set_robust_list,
+    SYS_setsockopt,
+    SYS_socket: Families,
+    SYS_statx,
+    SYS_unlinkat,
+];
+
+/// Their older forms.
+#[cfg(target_arch = "x86_64")]
+const AGENT_OLDER: &[Call] = calls![SYS_open, SYS_poll, SYS_rename, SYS_unlink];
+#[cfg(not(target_arch = "x86_64"))]
+const AGENT_OLDER: &[Call] = &[];
+
 /// libc has no name for it on some machines that have the call.
 const RENAMEAT: &[Call] = &[Call {
     symbol: "SYS_renameat",
@@ -427,6 +469,7 @@ pub fn of(role: Role) -> Vec<Call> {
             SOCKETS,
         ],
         Role::Namespace => &[NAMESPACE, EVERY_THREAD],
+        Role::Agent => &[AGENT, AGENT_OLDER, RENAMEAT, EVERY_THREAD],
     };
     let mut calls = lists.concat();
     calls.sort_by_key(|call| call.number);

@@ -113,6 +113,24 @@ pub(crate) fn limit_proxy(folders: &SandboxFolders, names: bool) -> Result<bool,
     Ok(rules.restrict_self()?.ruleset != RulesetStatus::NotEnforced)
 }
 
+/// Limits the calling thread and those that it starts to reading what is in and below the folders `read`, to
+/// files of its own in `own`, and to signals and abstract sockets of their own. False where the kernel cannot.
+pub(crate) fn limit_agent(read: &[PathBuf], own: &Path) -> Result<bool, RulesetError> {
+    let rules = Ruleset::default()
+        .set_compatibility(CompatLevel::BestEffort)
+        .handle_access(AccessFs::from_all(KNOWN))?
+        .handle_access(AccessNet::from_all(KNOWN))?
+        .scope(Scope::from_all(KNOWN))?
+        .create()?;
+    let writing = AccessFs::WriteFile | AccessFs::Truncate;
+    let files = AccessFs::MakeReg | AccessFs::RemoveFile;
+    let mut rules = allow(rules, own, reading() | writing | files)?;
+    for folder in read {
+        rules = allow(rules, folder, reading())?;
+    }
+    Ok(rules.restrict_self()?.ruleset != RulesetStatus::NotEnforced)
+}
+
 /// Limits the calling thread and those that it starts to `folders`, to the devices, to what tells
 /// namespaces apart, and to signals and abstract sockets of their own. False where the kernel cannot.
 pub(crate) fn limit_helper(folders: &SandboxFolders) -> Result<bool, RulesetError> {

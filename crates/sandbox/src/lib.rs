@@ -10,7 +10,8 @@
 //!
 //! Three processes have less: one that looks names up ([`begin_names`]), one that has the files,
 //! makes the sockets and does what takes a capability ([`begin_helper`]), and one that makes sockets in
-//! its network namespace ([`begin_namespace`]). A proxy ([`begin_proxy`]) makes sockets itself.
+//! its network namespace ([`begin_namespace`]). A proxy ([`begin_proxy`]) makes sockets itself. What brings
+//! peers from a source ([`begin_agent`]) reads its folders.
 
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
@@ -25,6 +26,7 @@ mod threads;
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use rustix::mm::{MlockAllFlags, mlockall};
@@ -116,6 +118,20 @@ pub fn begin_proxy_with(
     };
     let roles = [Role::Proxy, Role::Sockets];
     begin_threads(limit, (Role::ProxyMain, &roles), otherwise, &more)
+}
+
+/// Limits a process that brings peers from a source to an interface, which must have one thread only, for good:
+/// it reads what is in and below the folders `read`, and has files of its own in `own`. Each of its threads has
+/// the same limits.
+///
+/// What the kernel does not have is left out: [`parts`] tells what is on. It takes no right.
+///
+/// # Errors
+///
+/// no_new_privs is unknown to the kernel (before Linux 3.5).
+pub fn begin_agent(read: &[PathBuf], own: &Path) -> io::Result<()> {
+    let limit = || files::limit_agent(read, own);
+    begin_threads(limit, (Role::Agent, &[]), Otherwise::HERE, &[])
 }
 
 /// Limits the process and its `main` thread, and makes the filters of its other `roles`, who have `more`
@@ -381,7 +397,7 @@ fn filters_with(role: Role, otherwise: Otherwise, more: &[Call]) -> io::Result<V
     let mut filters = Vec::new();
     if matches!(
         role,
-        Role::Main | Role::Helper | Role::Proxy | Role::ProxyMain
+        Role::Main | Role::Helper | Role::Proxy | Role::ProxyMain | Role::Agent
     ) {
         let only = |call: &Call| call.number == libc::SYS_clone3;
         let clone3: Vec<Call> = calls::of(role).into_iter().filter(only).collect();

@@ -21,11 +21,13 @@ pub enum Role {
     ProxyMain,
     /// Makes sockets in the network namespace of the process, for another one.
     Namespace,
+    /// Brings peers from a source to an interface, in a process of its own.
+    Agent,
 }
 
 impl Role {
     /// All.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Packets,
         Self::Control,
         Self::Sockets,
@@ -35,5 +37,6 @@ impl Role {
         Self::Proxy,
         Self::ProxyMain,
         Self::Namespace,
+        Self::Agent,
     ];
 }

@@ -19,7 +19,8 @@ impl Names {
         self.change(names, true);
     }
 
-    /// Gives peers names; with `replace`, no other has one. Returns what differs: before, and after.
+    /// Gives peers names, or none where they are empty; with `replace`, no other has one. Returns what differs:
+    /// before, and after.
     pub(crate) fn change(&self, names: Vec<(PublicKey, String)>, replace: bool) -> Vec<Renamed> {
         let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
         let mut renamed: Vec<Renamed> = Vec::new();
@@ -29,9 +30,13 @@ impl Names {
             renamed.extend(gone.map(|(key, name)| (key, Some(name), None)));
         }
         for (key, name) in names {
-            let old = known.insert(key, name.clone());
-            if old.as_ref() != Some(&name) {
-                renamed.push((key, old, Some(name)));
+            let name = Some(name).filter(|name| !name.is_empty());
+            let old = match &name {
+                Some(name) => known.insert(key, name.clone()),
+                None => known.remove(&key),
+            };
+            if old != name {
+                renamed.push((key, old, name));
             }
         }
         renamed
@@ -91,5 +96,20 @@ mod tests {
         }
         names.set(Vec::new());
         assert_eq!(names.annotate(&line), line);
+    }
+
+    #[test]
+    fn an_empty_name_takes_one_away() {
+        let names = Names::default();
+        let (alice, bob) = (PublicKey([7; 32]), PublicKey([8; 32]));
+        names.set(vec![(alice, "alice".into()), (bob, "bob".into())]);
+        let none = || vec![(alice, String::new())];
+        let renamed = names.change(none(), false);
+        assert_eq!(renamed, [(alice, Some("alice".into()), None)]);
+        assert_eq!(
+            (names.of(&alice), names.of(&bob)),
+            (None, Some("bob".into()))
+        );
+        assert_eq!(names.change(none(), false), []);
     }
 }

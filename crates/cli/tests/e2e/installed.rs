@@ -188,6 +188,7 @@ fn make_install_and_uninstall_are_each_others_opposite() {
     let files = here(&format!("cd {tree} && find . -type f"));
     for file in [
         "./usr/bin/adit",
+        "./usr/lib/systemd/system/adit-agent@.service",
         "./usr/lib/systemd/system/adit-metrics.service",
         "./usr/lib/systemd/system/adit@.service",
         "./usr/lib/sysusers.d/adit.conf",

@@ -12,6 +12,7 @@
 
 mod harness;
 
+mod agent;
 mod allowances;
 mod audit;
 mod carries;

@@ -80,7 +80,12 @@ pub(super) fn names_line(
             names.next = Some(PublicKey(*public.bytes()));
         }
         ("name", Some(peer)) if names.named.len() < MAX_PEERS => {
-            if let Some(name) = crate::config::clean_name(value) {
+            // Nothing is no name, and what cannot be one is passed over.
+            let name = match value {
+                "" => Some(String::new()),
+                value => crate::config::clean_name(value),
+            };
+            if let Some(name) = name {
                 *memory += name.capacity() + OVERHEAD;
                 push(&mut names.named, (peer, name), memory)?;
             }

@@ -7,7 +7,8 @@
 //! one for success.
 //!
 //! Some requests are Adit's own. `names=1`, pairs of lines `public_key=KEY` and `name=TEXT` and a
-//! blank line give peers the names that people know them by, in place of all earlier names.
+//! blank line give peers the names that people know them by, in place of all earlier names; a peer with an empty one
+//! has none.
 //! `endpoints=1` does the same with lines `endpoint=HOST:PORT`: these are names to be looked up. In
 //! both, a line `replace=false` after the first keeps those of other peers. `threads=1` with lines `shards=N` and `policy=NAME`, or one of them, changes
 //! which threads process packets. `down=1` says that the client is about
@@ -65,7 +66,7 @@ pub enum UapiRequest {
     Alive,
     /// These are the names of peers.
     Names {
-        /// Peers, and what they are called.
+        /// Peers, and what they are called; nothing where that is empty.
         named: Vec<(PublicKey, String)>,
         /// No other peer has a name.
         replace: bool,

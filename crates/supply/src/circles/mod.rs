@@ -26,7 +26,7 @@ use graph::Graph;
 pub(crate) use source::SourceFile;
 
 /// The crates of the product.
-pub(crate) const CRATES: [&str; 15] = [
+pub(crate) const CRATES: [&str; 16] = [
     "adit",
     "aead",
     "boringtun-compat",
@@ -34,6 +34,7 @@ pub(crate) const CRATES: [&str; 15] = [
     "ctl",
     "engine",
     "ffi",
+    "fleet",
     "io",
     "netlink",
     "offload",

@@ -1,0 +1,199 @@
+//! What agents brought to an interface: a file with a line for each peer, which outlives a killed process.
+//!
+//! ```text
+//! folder 2049:131074
+//! + KEY alice.conf
+//! - KEY
+//! ```
+//!
+//! A line is added before a peer is brought, and after it was removed. It is rewritten when a process begins.
+
+use std::collections::HashMap;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use adit_ctl::keys::public_from_base64;
+use adit_fleet::RecordId;
+use adit_proto::config::PublicKey;
+
+use super::folder::FolderIdentity;
+use crate::cli::AGENT_DIR;
+
+/// The file, open to be added to.
+pub(super) struct BroughtFile {
+    path: PathBuf,
+    file: File,
+    /// The folder whose records these are.
+    folder: Option<FolderIdentity>,
+}
+
+impl BroughtFile {
+    /// Reads it, and writes it anew.
+    pub(super) fn open(
+        dir: &Path,
+        interface: &str,
+    ) -> io::Result<(Self, HashMap<PublicKey, RecordId>)> {
+        let path = dir.join(format!("{interface}.peers"));
+        let text = match std::fs::read_to_string(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+            text => text?,
+        };
+        let (brought, folder) = parse(&text);
+        let file = Self::write(&path, &brought, folder)?;
+        Ok((Self { path, file, folder }, brought))
+    }
+
+    /// The folder whose records were brought.
+    pub(super) fn folder(&self) -> Option<FolderIdentity> {
+        self.folder
+    }
+
+    /// From now on this is it.
+    pub(super) fn set_folder(&mut self, folder: FolderIdentity) -> io::Result<()> {
+        if self.folder.replace(folder) == Some(folder) {
+            return Ok(());
+        }
+        self.file
+            .write_all(format!("folder {}:{}\n", folder.dev, folder.ino).as_bytes())
+    }
+
+    /// These are about to be brought.
+    pub(super) fn bring(&mut self, peers: &[(PublicKey, RecordId)]) -> io::Result<()> {
+        let lines = peers.iter().map(|(key, id)| format!("+ {key} {id}\n"));
+        self.add(lines.collect())
+    }
+
+    /// These were removed.
+    pub(super) fn forget(&mut self, peers: &[PublicKey]) -> io::Result<()> {
+        self.add(peers.iter().map(|key| format!("- {key}\n")).collect())
+    }
+
+    fn add(&mut self, lines: String) -> io::Result<()> {
+        match lines.is_empty() {
+            true => Ok(()),
+            false => self.file.write_all(lines.as_bytes()),
+        }
+    }
+
+    /// Writes it anew if it has grown to more lines than it needs.
+    pub(super) fn tidy(&mut self, brought: &HashMap<PublicKey, RecordId>) -> io::Result<()> {
+        /// Bytes of a line with a name of usual length.
+        const LINE: u64 = 100;
+        /// Less is not worth it.
+        const LITTLE: u64 = 1 << 20;
+        let needed = u64::try_from(brought.len()).unwrap_or(u64::MAX);
+        let needed = needed.saturating_mul(2 * LINE);
+        if self.file.metadata()?.len() > needed.saturating_add(LITTLE) {
+            self.file = Self::write(&self.path, brought, self.folder)?;
+        }
+        Ok(())
+    }
+
+    fn write(
+        path: &Path,
+        brought: &HashMap<PublicKey, RecordId>,
+        folder: Option<FolderIdentity>,
+    ) -> io::Result<File> {
+        let mut text = folder.map_or(String::new(), |it| {
+            format!("folder {}:{}\n", it.dev, it.ino)
+        });
+        for (key, id) in brought {
+            text += &format!("+ {key} {id}\n");
+        }
+        replace(path, text.as_bytes())?;
+        OpenOptions::new().append(true).open(path)
+    }
+}
+
+/// What agents brought to an interface, where they keep it if nothing else is said.
+pub(crate) fn brought_to(interface: &str) -> HashMap<PublicKey, RecordId> {
+    let path = Path::new(AGENT_DIR).join(format!("{interface}.peers"));
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    parse(&text).0
+}
+
+/// Puts a file in the place of another.
+pub(super) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let next = path.with_added_extension("next");
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(true).mode(0o600);
+    options.open(&next)?.write_all(bytes)?;
+    std::fs::rename(&next, path)
+}
+
+/// The file by which an agent has an interface for itself.
+pub(super) fn lock_of(dir: &Path, interface: &str) -> std::io::Result<File> {
+    let path = dir.join(format!("{interface}.lock"));
+    File::options()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(path)
+}
+
+/// Whether an agent serves the interface.
+pub(super) fn is_running(dir: &Path, interface: &str) -> bool {
+    let path = dir.join(format!("{interface}.lock"));
+    File::open(path).is_ok_and(|file| file.try_lock_shared().is_err())
+}
+
+/// A line that is not whole, as of a disk that is full, says nothing.
+fn parse(text: &str) -> (HashMap<PublicKey, RecordId>, Option<FolderIdentity>) {
+    let (mut brought, mut folder) = (HashMap::new(), None);
+    for line in text.split_inclusive('\n') {
+        let Some(line) = line.strip_suffix('\n') else {
+            break;
+        };
+        let mut words = line.splitn(3, ' ');
+        let word = words.next();
+        let second = words.next().unwrap_or_default();
+        match (word, public_from_base64(second), words.next()) {
+            (Some("+"), Some(key), Some(id)) => drop(brought.insert(key, id.into())),
+            (Some("-"), Some(key), _) => drop(brought.remove(&key)),
+            (Some("folder"), ..) => {
+                let pair = second.split_once(':');
+                folder = pair.and_then(|(dev, ino)| {
+                    Some(FolderIdentity {
+                        dev: dev.parse().ok()?,
+                        ino: ino.parse().ok()?,
+                    })
+                });
+            }
+            _ => {}
+        }
+    }
+    (brought, folder)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_brought_and_not_removed_is_known_again() {
+        let dir = std::env::temp_dir().join(format!("adit-brought-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).expect("a folder");
+        let (alice, bob) = (PublicKey([1; 32]), PublicKey([2; 32]));
+        let ids = |name: &str| RecordId::from(name);
+        let (mut file, none) = BroughtFile::open(&dir, "wg0").expect("a file");
+        assert!(none.is_empty() && file.folder().is_none());
+        let peers = [(alice, ids("a b.conf")), (bob, ids("bob.conf"))];
+        file.bring(&peers).expect("written");
+        file.forget(&[bob]).expect("written");
+        let folder = FolderIdentity { dev: 7, ino: 9 };
+        file.set_folder(folder).expect("written");
+        // The process was killed in the middle of a line.
+        let path = dir.join("wg0.peers");
+        let half = format!(
+            "{}+ {bob} bo",
+            std::fs::read_to_string(&path).expect("text")
+        );
+        std::fs::write(&path, half).expect("written");
+        let (file, brought) = BroughtFile::open(&dir, "wg0").expect("a file");
+        assert_eq!(brought, HashMap::from([(alice, ids("a b.conf"))]));
+        assert_eq!(file.folder(), Some(folder));
+        std::fs::remove_dir_all(&dir).expect("removed");
+    }
+}

@@ -1,0 +1,145 @@
+//! Records that are the files of a folder: `NAME.conf`, each with one `[Peer]` section.
+
+use std::collections::HashSet;
+use std::ffi::OsStr;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use adit_ctl::text::is_printable;
+use adit_fleet::{MAX_RECORD, PeerRecord, RecordChange, RecordId};
+
+use super::folder::{FolderIdentity, FolderNews, WatchedFolder, read_file};
+use super::news::{NewsSender, PAUSE, SourceNews};
+
+/// Records in one message: each has 64 KiB at most, and few messages wait.
+pub(super) const PIECE: usize = 256;
+/// Most records of a source: as many as an interface may have peers.
+pub(super) const MAX_RECORDS: usize = adit_proto::limits::MAX_PEERS;
+
+/// The thread that tells of a folder.
+pub(super) struct FolderSource {
+    path: PathBuf,
+    watched: WatchedFolder,
+    news: NewsSender,
+    /// The folder of the records that were brought, if any were.
+    before: Option<FolderIdentity>,
+    /// All files were told of, and each change since then.
+    is_listed: bool,
+}
+
+/// How long after a list that failed to try again.
+const AGAIN: Duration = Duration::from_secs(1);
+
+impl FolderSource {
+    pub(super) fn new(
+        path: &Path,
+        news: NewsSender,
+        before: Option<FolderIdentity>,
+    ) -> std::io::Result<Self> {
+        Ok(Self {
+            path: path.to_owned(),
+            watched: WatchedFolder::new(path)?,
+            news,
+            before,
+            is_listed: false,
+        })
+    }
+
+    pub(super) fn work(mut self) {
+        self.list();
+        loop {
+            let patience = (!self.is_listed).then_some(AGAIN);
+            let Some(news) = self.watched.next(patience) else {
+                self.list();
+                continue;
+            };
+            match news {
+                FolderNews::Files(files) if self.is_listed => {
+                    let known = files.iter().filter_map(|name| id_of(name));
+                    let changes: Vec<_> = known.map(|id| self.look(id)).collect();
+                    self.news.send(SourceNews::Changes(changes));
+                }
+                FolderNews::Files(_) | FolderNews::Anything => self.list(),
+                FolderNews::Gone => {
+                    let why = "the folder is gone: everything stays as it is until it is back";
+                    self.news.send(SourceNews::Failing(why.into()));
+                    while FolderIdentity::of(&self.path).is_err() {
+                        std::thread::sleep(PAUSE);
+                    }
+                    self.news.send(SourceNews::Replaced);
+                    return;
+                }
+                FolderNews::Replaced => {
+                    self.news.send(SourceNews::Replaced);
+                    return;
+                }
+            }
+        }
+    }
+
+    fn list(&mut self) {
+        self.is_listed = false;
+        match self.try_list() {
+            Ok(()) => self.is_listed = true,
+            Err(why) => self.news.send(SourceNews::Failing(why)),
+        }
+    }
+
+    /// Tells of all files.
+    fn try_list(&mut self) -> Result<(), String> {
+        let entries = std::fs::read_dir(&self.path);
+        let entries = entries.and_then(Iterator::collect::<std::io::Result<Vec<_>>>);
+        let entries = entries.map_err(|error| format!("the folder cannot be read: {error}"))?;
+        let ids: HashSet<RecordId> = (entries.iter())
+            .filter_map(|entry| id_of(&entry.file_name()))
+            .collect();
+        if ids.len() > MAX_RECORDS {
+            return Err(format!("the folder has more than {MAX_RECORDS} records"));
+        }
+        let own = self.watched.identity();
+        if ids.is_empty() && self.before.is_some_and(|before| before != own) {
+            return Err(
+                "the folder is empty, and another one than before, as where nothing is mounted: everything stays as it \
+                 is until it has a record"
+                    .into(),
+            );
+        }
+        self.before = Some(own);
+        let mut sorted: Vec<RecordId> = ids.iter().cloned().collect();
+        sorted.sort_unstable();
+        for piece in sorted.chunks(PIECE) {
+            let changes = piece.iter().map(|id| self.look(RecordId::clone(id)));
+            self.news.send(SourceNews::Changes(changes.collect()));
+        }
+        self.news.send(SourceNews::Listed(ids, Some(own)));
+        Ok(())
+    }
+
+    /// What a file says now.
+    fn look(&self, id: RecordId) -> (RecordId, RecordChange) {
+        let path = self.path.join(&*id);
+        let change = match read_file(&path, MAX_RECORD) {
+            Ok(text) => match PeerRecord::from_section(&text) {
+                Ok(record) => RecordChange::Put(Box::new(record)),
+                Err(why) => RecordChange::Bad(why),
+            },
+            // A link that leads nowhere is still a record.
+            Err(error)
+                if error.kind() == ErrorKind::NotFound
+                    && std::fs::symlink_metadata(&path).is_err() =>
+            {
+                RecordChange::Delete
+            }
+            Err(error) => RecordChange::Bad(error.to_string()),
+        };
+        (id, change)
+    }
+}
+
+/// The record that a file is, if it is one: `NAME.conf`, and no file that an editor or Kubernetes hides.
+fn id_of(name: &OsStr) -> Option<RecordId> {
+    let name = name.to_str()?;
+    let is_record = name.ends_with(".conf") && !name.starts_with('.');
+    (is_record && name.chars().all(is_printable)).then(|| name.into())
+}

@@ -1,0 +1,82 @@
+//! `adit agent`: peers of an interface that come from a source.
+//!
+//! Two processes, and a third one that runs the program of `exec:` (`program`). This one starts the other, which
+//! does the work, and starts it anew when a folder was made again: the sandbox of a process is about the folders that
+//! there were when it began.
+//!
+//! The other one (`worker`):
+//! 1. reads what earlier ones brought (`brought`), and begins the sandbox;
+//! 2. is told of records by a thread for the source (`dir`, `exec`), and of the interface by another (`follow`);
+//! 3. has `adit_fleet` say what the interface lacks, and makes these changes over the control socket (`apply`);
+//! 4. replaces the file with its status (`report`).
+//!
+//! It may be killed at any time: what it is about to bring is written down before.
+
+mod apply;
+mod brought;
+mod dir;
+mod exec;
+mod folder;
+mod follow;
+mod news;
+pub(crate) mod program;
+mod report;
+mod worker;
+
+use std::io::ErrorKind;
+use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
+use std::process::{Command, ExitCode, Stdio};
+
+pub(crate) use self::brought::brought_to;
+use self::news::BEGIN_ANEW;
+pub(crate) use self::report::FIELDS;
+use crate::cli::{AgentArgs, AgentCommand, ServeAgentArgs};
+use crate::failure::{Context, Result, bail};
+
+pub(crate) fn agent(args: &AgentArgs) -> Result<ExitCode> {
+    match (&args.command, &args.serve) {
+        (Some(AgentCommand::Status(args)), _) => report::print(args).map(|()| ExitCode::SUCCESS),
+        (None, Some(args)) if args.worker => worker::work(args),
+        (None, Some(args)) => supervise(args),
+        (None, None) => bail!(Mistake, "which interface? See `adit agent --help`"),
+    }
+}
+
+/// Starts the process that does the work, as often as it asks for that.
+fn supervise(args: &ServeAgentArgs) -> Result<ExitCode> {
+    make_folder(&args.state)?;
+    let _ = rustix::thread::set_name(c"adit-supervisor");
+    loop {
+        // Not the path of the binary, which may have been replaced since.
+        let mut command = Command::new("/proc/self/exe");
+        command
+            .arg0("adit")
+            .args(std::env::args_os().skip(1).take(1))
+            // Before the arguments of a program.
+            .arg("--worker")
+            .args(std::env::args_os().skip(2))
+            .stdin(Stdio::null());
+        let status = command.status();
+        let status = status.context(|| "cannot start the process that does the work".into())?;
+        match (status.code(), status.signal()) {
+            (Some(code), _) if code == i32::from(BEGIN_ANEW) => {}
+            (Some(code), _) => return Ok(ExitCode::from(u8::try_from(code).unwrap_or(1))),
+            (None, signal) => bail!(
+                State,
+                "{}: the process that does the work was killed by signal {}",
+                args.interface,
+                signal.unwrap_or_default()
+            ),
+        }
+    }
+}
+
+fn make_folder(path: &Path) -> Result<()> {
+    let made = std::fs::DirBuilder::new().mode(0o700).create(path);
+    match made {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
+        made => made.context(|| format!("cannot make {}", path.display())),
+    }
+}

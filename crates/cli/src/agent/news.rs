@@ -1,0 +1,60 @@
+//! What threads tell the main thread of an agent.
+
+use std::collections::HashSet;
+use std::sync::mpsc::SyncSender;
+use std::time::Duration;
+
+use adit_fleet::{RecordChange, RecordId};
+
+use super::folder::FolderIdentity;
+
+/// Between two tries of what failed.
+pub(super) const PAUSE: Duration = Duration::from_millis(250);
+/// The exit status of a process that is to be started anew: EX_TEMPFAIL of sysexits.h.
+pub(super) const BEGIN_ANEW: u8 = 75;
+
+/// The source has news.
+pub(super) enum SourceNews {
+    /// Of these records.
+    Changes(Vec<(RecordId, RecordChange)>),
+    /// It has these, and no others; and which folder they are in, if they are.
+    Listed(HashSet<RecordId>, Option<FolderIdentity>),
+    /// It cannot be read.
+    Failing(String),
+    /// Another folder has its path: the process is to begin anew.
+    Replaced,
+    /// It can tell nothing any more.
+    Ended(String),
+    /// Files with preshared keys changed.
+    KeyFiles,
+}
+
+/// The interface has news.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum InterfaceNews {
+    There,
+    /// Others changed it.
+    Changed,
+    Gone,
+}
+
+/// What the main thread waits for.
+pub(super) enum AgentNews {
+    Source(SourceNews),
+    Interface(InterfaceNews),
+}
+
+/// The end of a thread that tells.
+#[derive(Clone)]
+pub(super) struct NewsSender(pub(super) SyncSender<AgentNews>);
+
+impl NewsSender {
+    pub(super) fn send(&self, news: SourceNews) {
+        // Without a receiver the process ends.
+        let _ = self.0.send(AgentNews::Source(news));
+    }
+
+    pub(super) fn send_interface(&self, news: InterfaceNews) {
+        let _ = self.0.send(AgentNews::Interface(news));
+    }
+}

@@ -1,0 +1,146 @@
+//! The file with an agent's status, and `adit agent status`.
+
+use std::fmt::Write as _;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use adit_ctl::text::printable_json;
+use adit_fleet::{AgentStatus, MAX_REFUSALS, SourceState};
+
+use super::brought::{is_running, replace};
+use crate::cli::{self, AgentStatusArgs};
+use crate::failure::{Context, Result, bail};
+use crate::show::now;
+
+/// Every field of the JSON, for the manual page.
+pub(crate) const FIELDS: &[(&str, &str)] = &[
+    (
+        "schema",
+        "Version of the document. Fields may be added under the same version.",
+    ),
+    ("interface", "The interface."),
+    ("is_running", "Whether an agent serves it now."),
+    ("pid", "The process that does the work, or did."),
+    ("source", "The source, as it was given."),
+    (
+        "state",
+        "`listing` until its first whole list is complete, before which nothing is removed; `listed` while each change \
+         takes effect; `failing` while it cannot be read, and everything stays as it is.",
+    ),
+    (
+        "failure",
+        "Why the source cannot be read, or the interface not be changed. Absent otherwise.",
+    ),
+    ("is_up", "Whether the interface is there."),
+    ("records", "Records of the source, good and bad."),
+    (
+        "applied",
+        "Peers of the interface that come from the source.",
+    ),
+    ("refused", "Records that are refused."),
+    (
+        "refusals[].record",
+        "What the source calls such a record; of the first 100.",
+    ),
+    ("refusals[].reason", "Why it is refused."),
+    (
+        "last_list",
+        "When the last whole list was complete: seconds since the Unix epoch. Absent before the first.",
+    ),
+];
+
+pub(super) fn path(dir: &Path, interface: &str) -> PathBuf {
+    dir.join(format!("{interface}.json"))
+}
+
+/// Puts the status in the place of the last one.
+pub(super) fn write(dir: &Path, status: &AgentStatus) -> std::io::Result<()> {
+    let text = serde_json::to_string(status)?;
+    replace(&path(dir, &status.interface), (text + "\n").as_bytes())
+}
+
+pub(super) fn print(args: &AgentStatusArgs) -> Result<()> {
+    let path = path(&args.state, &args.interface);
+    let text = match std::fs::read(&path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => bail!(
+            State,
+            "no agent has served {name}: `adit agent {name} --source dir:PATH` starts one",
+            name = args.interface
+        ),
+        text => text.context(|| format!("cannot read {}", path.display()))?,
+    };
+    let status: AgentStatus = serde_json::from_slice(&text)
+        .context(|| format!("{} is no status of an agent", path.display()))?;
+    let status = AgentStatus {
+        is_running: is_running(&args.state, &args.interface),
+        ..status
+    };
+    let text = match args.json {
+        true => {
+            let text = serde_json::to_string(&status).context(|| "cannot write JSON".into())?;
+            printable_json(&text).into_owned() + "\n"
+        }
+        false => told(&status),
+    };
+    cli::print(text.as_bytes())
+}
+
+fn told(status: &AgentStatus) -> String {
+    let count = |count: usize, what: &str| match count {
+        1 => format!("1 {what}"),
+        count => format!("{count} {what}s"),
+    };
+    let mut text = format!(
+        "{}: {} from {}",
+        status.interface,
+        count(status.applied, "peer"),
+        status.source
+    );
+    if let Some(at) = status.last_list {
+        let ago = Duration::from_secs(now().saturating_sub(at));
+        text += &format!(", listed {} ago", humantime::format_duration(ago));
+    }
+    text.push('\n');
+    if !status.is_running {
+        text += "no agent serves it now: everything stays as it is\n";
+    }
+    if !status.is_up {
+        text += "the interface is not there: its peers are brought when it is\n";
+    }
+    match (status.state, &status.failure) {
+        (_, Some(failure)) => _ = writeln!(text, "failing: {failure}"),
+        (SourceState::Listing, None) => {
+            text += "the first whole list is not complete: nothing is removed\n"
+        }
+        _ => {}
+    }
+    if status.refused > 0 {
+        let of = count(status.records, "record");
+        _ = writeln!(text, "{} of {of} refused:", status.refused);
+    }
+    for refused in &status.refusals {
+        _ = writeln!(text, "  {}: {}", refused.record, refused.reason);
+    }
+    if status.refused > status.refusals.len() {
+        _ = writeln!(
+            text,
+            "  and {} more",
+            status.refused - status.refusals.len()
+        );
+    }
+    adit_ctl::text::printable_lines(&text).into_owned()
+}
+
+/// The first refusals of all.
+pub(super) fn first_refusals(
+    refused: &std::collections::BTreeMap<adit_fleet::RecordId, String>,
+) -> Vec<adit_fleet::RefusedRecord> {
+    let refused = refused.iter().take(MAX_REFUSALS);
+    refused
+        .map(|(record, reason)| adit_fleet::RefusedRecord {
+            record: record.to_string(),
+            reason: reason.clone(),
+        })
+        .collect()
+}

@@ -1,0 +1,423 @@
+//! The process that does the work of an agent.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ExitCode};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::time::Instant;
+
+use adit_fleet::{
+    AgentStatus, PeerRecord, Reconciler, RecordChange, RecordId, SCHEMA, SourceState, preshared_key,
+};
+use rustix::process::Signal;
+
+use super::apply::{Applier, ApplyError};
+use super::brought::{BroughtFile, lock_of};
+use super::dir::FolderSource;
+use super::exec::{self, ProgramSource};
+use super::folder::{FolderIdentity, FolderNews, WatchedFolder, read_file};
+use super::news::{AgentNews, BEGIN_ANEW, InterfaceNews, NewsSender, PAUSE, SourceNews};
+use super::{follow, report};
+use crate::cli::{AgentSource, ServeAgentArgs};
+use crate::failure::{Context, Result, bail, say};
+use crate::show::now;
+
+/// Messages that wait: threads that tell of more wait themselves.
+const QUEUE: usize = 16;
+/// Messages that are taken together: what happens at the same time is one change.
+const TOGETHER: usize = 64;
+/// Longest file with a preshared key: that, and spaces around it.
+const MAX_KEY_FILE: usize = 4096;
+/// Lines about records of one piece of news.
+const TOLD: usize = 16;
+
+pub(super) fn work(args: &ServeAgentArgs) -> Result<ExitCode> {
+    let name = &args.interface;
+    // It goes with the process that starts it again.
+    let with_parent = rustix::process::set_parent_process_death_signal(Some(Signal::TERM));
+    with_parent.context(|| "cannot be told of the parent's end".into())?;
+    let _ = rustix::thread::set_name(c"adit-agent");
+    adit_sandbox::register("adit-agent");
+    let lock = lock_of(&args.state, name);
+    let lock = lock.context(|| format!("cannot write to {}", args.state.display()))?;
+    if lock.try_lock().is_err() {
+        bail!(
+            State,
+            "another agent serves {name} already: `adit agent status {name}` says what it does"
+        );
+    }
+    let failed = || format!("cannot read what agents brought to {name}");
+    let (file, brought) = BroughtFile::open(&args.state, name).context(failed)?;
+    let mut folders = Vec::from_iter(args.psk_dir.clone());
+    if let AgentSource::Dir(path) = &args.source {
+        folders.push(path.clone());
+    }
+    let mut status = AgentStatus {
+        schema: SCHEMA,
+        interface: name.clone(),
+        pid: std::process::id(),
+        source: args.source.to_string(),
+        ..AgentStatus::default()
+    };
+    wait_for_folders(args, &folders, &mut status);
+    let source = match &args.source {
+        AgentSource::Dir(path) => OpenSource::Dir(path.clone()),
+        AgentSource::Exec(program) => {
+            let program = [std::slice::from_ref(program), &args.arguments].concat();
+            let started = exec::start(name, &program);
+            OpenSource::Exec(started.context(|| "cannot start a process".into())?)
+        }
+    };
+    if args.has_sandbox() {
+        let begun = adit_sandbox::begin_agent(&folders, &args.state);
+        begun.context(|| "cannot begin the sandbox (--no-sandbox does without)".into())?;
+    }
+    let before = file.folder();
+    let applier = Applier {
+        interface: name.clone(),
+        brought: file,
+    };
+    // What is there now is kept apart from what other records claim.
+    let there = applier.look().ok();
+    let mut worker = AgentWorker {
+        reconciler: Reconciler::new(brought, there.as_ref()),
+        applier,
+        status,
+        state_dir: args.state.clone(),
+        key_dir: args.psk_dir.clone(),
+        with_keys: HashMap::new(),
+        told: HashMap::new(),
+        failures: [None, None],
+        is_look_due: false,
+        written: None,
+    };
+    let (sender, receiver) = sync_channel(QUEUE);
+    let _program = worker.begin(source, &NewsSender(sender), before)?;
+    worker.run(&receiver)
+}
+
+/// A source of which all is open that the sandbox does not allow to open.
+enum OpenSource {
+    Dir(PathBuf),
+    /// The process that runs the program.
+    Exec(Child),
+}
+
+/// Waits until they are there: the sandbox is about what is.
+fn wait_for_folders(args: &ServeAgentArgs, folders: &[PathBuf], status: &mut AgentStatus) {
+    let missing = || {
+        folders
+            .iter()
+            .find_map(|path| FolderIdentity::of(path).err().map(|error| (path, error)))
+    };
+    let Some((path, error)) = missing() else {
+        return;
+    };
+    let why = format!("{}: {error}", path.display());
+    say!("adit: {}: waiting for a folder: {why}", args.interface);
+    status.state = SourceState::Failing;
+    status.failure = Some(why);
+    let _ = report::write(&args.state, status);
+    while missing().is_some() {
+        std::thread::sleep(PAUSE);
+    }
+    status.state = SourceState::Listing;
+    status.failure = None;
+}
+
+/// An agent at work.
+struct AgentWorker {
+    reconciler: Reconciler,
+    applier: Applier,
+    status: AgentStatus,
+    state_dir: PathBuf,
+    key_dir: Option<PathBuf>,
+    /// The records that name a file with a preshared key.
+    with_keys: HashMap<RecordId, PeerRecord>,
+    /// The refusals that were told.
+    told: HashMap<RecordId, String>,
+    /// Why the source, and why the interface, is not as it should be.
+    failures: [Option<String>; 2],
+    is_look_due: bool,
+    /// The status that the file has.
+    written: Option<AgentStatus>,
+}
+
+impl AgentWorker {
+    /// Starts the threads that tell. What is returned is for a source to be kept.
+    fn begin(
+        &self,
+        source: OpenSource,
+        news: &NewsSender,
+        before: Option<FolderIdentity>,
+    ) -> Result<Option<Child>> {
+        let failed = || "cannot start the threads".to_owned();
+        let thread = |name: &str| std::thread::Builder::new().name(name.to_owned());
+        let (interface, sender) = (self.status.interface.clone(), news.clone());
+        let follow = move || follow::follow(&interface, &sender);
+        thread("adit-follow").spawn(follow).context(failed)?;
+        if let Some(path) = self.key_dir.clone() {
+            let watched = WatchedFolder::new(&path);
+            let watched = watched.context(|| format!("cannot watch {}", path.display()))?;
+            let sender = news.clone();
+            let watch = move || watch_keys(&path, &watched, &sender);
+            thread("adit-keys").spawn(watch).context(failed)?;
+        }
+        match source {
+            OpenSource::Dir(path) => {
+                let source = FolderSource::new(&path, news.clone(), before);
+                let source = source.context(|| format!("cannot watch {}", path.display()))?;
+                let work = move || source.work();
+                thread("adit-source").spawn(work).context(failed)?;
+                Ok(None)
+            }
+            OpenSource::Exec(mut child) => {
+                if let Some(stdout) = child.stdout.take() {
+                    let source = ProgramSource::new(stdout, news.clone());
+                    let work = move || source.work();
+                    thread("adit-source").spawn(work).context(failed)?;
+                }
+                Ok(Some(child))
+            }
+        }
+    }
+
+    fn run(&mut self, news: &Receiver<AgentNews>) -> Result<ExitCode> {
+        self.report();
+        let mut retry: Option<Instant> = None;
+        loop {
+            let wait = retry.map(|at| at.saturating_duration_since(Instant::now()));
+            let first = match wait {
+                None => news.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                Some(wait) => news.recv_timeout(wait),
+            };
+            let first = match first {
+                Ok(first) => Some(first),
+                Err(RecvTimeoutError::Timeout) => None,
+                Err(RecvTimeoutError::Disconnected) => {
+                    bail!(State, "{}: the threads have ended", self.status.interface)
+                }
+            };
+            let more = std::iter::from_fn(|| news.try_recv().ok());
+            for one in first.into_iter().chain(more.take(TOGETHER)) {
+                match one {
+                    AgentNews::Source(SourceNews::Replaced) => {
+                        say!(
+                            "adit: {}: another folder has the path of one that was there: beginning anew",
+                            self.status.interface
+                        );
+                        return Ok(ExitCode::from(BEGIN_ANEW));
+                    }
+                    AgentNews::Source(SourceNews::Ended(why)) => {
+                        bail!(
+                            State,
+                            "{}: {}: {why}",
+                            self.status.interface,
+                            self.status.source
+                        );
+                    }
+                    AgentNews::Source(news) => self.take(news)?,
+                    AgentNews::Interface(news) => self.interface(news),
+                }
+            }
+            let is_done = self.bring()?;
+            retry = (!is_done).then(|| Instant::now() + PAUSE);
+            self.tell_refusals();
+            self.report();
+        }
+    }
+
+    fn take(&mut self, news: SourceNews) -> Result<()> {
+        match news {
+            SourceNews::Changes(changes) => {
+                let changes: Vec<_> = changes
+                    .into_iter()
+                    .map(|(id, change)| {
+                        let change = self.with_key(&id, change);
+                        (id, change)
+                    })
+                    .collect();
+                self.reconciler.change(changes);
+            }
+            SourceNews::Listed(ids, folder) => {
+                self.with_keys.retain(|id, _| ids.contains(id));
+                self.reconciler.listed(&ids);
+                self.fail(0, None);
+                self.status.state = SourceState::Listed;
+                self.status.last_list = Some(now());
+                if let Some(folder) = folder {
+                    let written = self.applier.brought.set_folder(folder);
+                    written.context(|| "cannot write what was brought".into())?;
+                }
+            }
+            SourceNews::Failing(why) => {
+                self.status.state = SourceState::Failing;
+                self.fail(0, Some(why));
+            }
+            SourceNews::KeyFiles => {
+                let records: Vec<_> = (self.with_keys.iter())
+                    .map(|(id, record)| (RecordId::clone(id), Box::new(record.clone())))
+                    .collect();
+                let changes: Vec<_> = records
+                    .into_iter()
+                    .map(|(id, record)| {
+                        let change = self.with_key(&id, RecordChange::Put(record));
+                        (id, change)
+                    })
+                    .collect();
+                self.reconciler.change(changes);
+            }
+            // The caller's.
+            SourceNews::Replaced | SourceNews::Ended(_) => {}
+        }
+        Ok(())
+    }
+
+    /// Reads the preshared key that a record names.
+    fn with_key(&mut self, id: &RecordId, change: RecordChange) -> RecordChange {
+        let RecordChange::Put(mut record) = change else {
+            self.with_keys.remove(id);
+            return change;
+        };
+        let Some(file) = record.preshared_key_file.clone() else {
+            self.with_keys.remove(id);
+            return RecordChange::Put(record);
+        };
+        self.with_keys
+            .insert(RecordId::clone(id), (*record).clone());
+        let Some(dir) = &self.key_dir else {
+            let why = "PresharedKeyFile: the agent was started without --psk-dir, the folder of such files";
+            return RecordChange::Bad(why.into());
+        };
+        let read = read_file(&dir.join(&file), MAX_KEY_FILE).map_err(|error| error.to_string());
+        match read.and_then(|text| preshared_key(&text)) {
+            Ok(key) => {
+                record.preshared_key = Some(key);
+                RecordChange::Put(record)
+            }
+            Err(why) => RecordChange::Bad(format!("PresharedKeyFile {file}: {why}")),
+        }
+    }
+
+    fn interface(&mut self, news: InterfaceNews) {
+        match news {
+            InterfaceNews::Gone => {
+                self.reconciler.gone();
+                self.status.is_up = false;
+                self.is_look_due = false;
+            }
+            // Another process may have lost what the last one was told.
+            InterfaceNews::There | InterfaceNews::Changed => {
+                self.reconciler.forget_told();
+                self.is_look_due = true;
+            }
+        }
+    }
+
+    /// Has the interface be what the records say. False: to be tried again.
+    fn bring(&mut self) -> Result<bool> {
+        if self.is_look_due {
+            match self.applier.look() {
+                Ok(status) => {
+                    self.reconciler.look(&status);
+                    self.is_look_due = false;
+                    self.status.is_up = true;
+                }
+                Err(error) => {
+                    self.reconciler.gone();
+                    self.status.is_up = false;
+                    self.fail(1, Some(format!("cannot ask the interface: {error}")));
+                    return Ok(false);
+                }
+            }
+        }
+        match self.applier.apply(&mut self.reconciler) {
+            Ok(()) => {
+                self.fail(1, None);
+                Ok(true)
+            }
+            Err(ApplyError::Interface(error)) => {
+                // What it has now is not known.
+                self.is_look_due = self.status.is_up;
+                self.fail(1, Some(format!("cannot change the interface: {error}")));
+                Ok(false)
+            }
+            Err(ApplyError::File(error)) => {
+                Err(error).context(|| "cannot write what was brought".into())
+            }
+        }
+    }
+
+    /// Says that something fails, or works again, where that is news. Why it fails may change each time that it is
+    /// tried again: that is for the status alone.
+    fn fail(&mut self, what: usize, why: Option<String>) {
+        let (name, source) = (&self.status.interface, &self.status.source);
+        let is_same = self.failures[what].is_some() == why.is_some();
+        match (&why, what) {
+            _ if is_same => {}
+            (Some(why), 0) => say!("adit: {name}: {source}: {why}"),
+            (Some(why), _) => say!("adit: {name}: {why}"),
+            (None, 0) => say!("adit: {name}: {source}: it can be read again"),
+            (None, _) => say!("adit: {name}: the interface takes changes again"),
+        }
+        self.failures[what] = why;
+    }
+
+    /// Tells of records that are refused, and for what, where that is news.
+    fn tell_refusals(&mut self) {
+        let refused = self.reconciler.list().refused();
+        self.told.retain(|id, _| refused.contains_key(id));
+        let mut count = 0;
+        for (id, why) in refused {
+            if self.told.get(id) == Some(why) {
+                continue;
+            }
+            self.told.insert(RecordId::clone(id), why.clone());
+            if count < TOLD {
+                say!("adit: {}: {id} is refused: {why}", self.status.interface);
+            }
+            count += 1;
+        }
+        if let Some(rest @ 1..) = usize::checked_sub(count, TOLD) {
+            say!(
+                "adit: {name}: and {rest} more records are refused: `adit agent status {name}` counts them",
+                name = self.status.interface
+            );
+        }
+    }
+
+    /// Replaces the status, if it is another one.
+    fn report(&mut self) {
+        let list = self.reconciler.list();
+        let [source, interface] = &self.failures;
+        let new = AgentStatus {
+            failure: source.clone().or_else(|| interface.clone()),
+            records: list.known(),
+            applied: self.reconciler.applied(),
+            refused: list.refused().len(),
+            refusals: report::first_refusals(list.refused()),
+            ..self.status.clone()
+        };
+        let is_new = self.written.as_ref() != Some(&new);
+        if is_new && report::write(&self.state_dir, &new).is_ok() {
+            self.written = Some(new);
+        }
+    }
+}
+
+/// Tells of changes of the files with preshared keys.
+fn watch_keys(path: &Path, watched: &WatchedFolder, news: &NewsSender) {
+    loop {
+        match watched.next(None) {
+            Some(FolderNews::Files(_) | FolderNews::Anything) => news.send(SourceNews::KeyFiles),
+            Some(FolderNews::Gone) => {
+                while FolderIdentity::of(path).is_err() {
+                    std::thread::sleep(PAUSE);
+                }
+                return news.send(SourceNews::Replaced);
+            }
+            Some(FolderNews::Replaced) => return news.send(SourceNews::Replaced),
+            None => {}
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! The arguments of `adit agent`.
+
+use std::path::PathBuf;
+
+use clap::builder::TypedValueParser;
+use clap::{Args, Subcommand};
+
+use super::values::interface_name;
+
+/// Where agents keep what they brought, and their status.
+pub(crate) const AGENT_DIR: &str = "/run/adit-agent";
+
+#[derive(Args)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true,
+    disable_help_subcommand = true
+)]
+pub(crate) struct AgentArgs {
+    #[command(flatten)]
+    pub(crate) serve: Option<ServeAgentArgs>,
+    #[command(subcommand)]
+    pub(crate) command: Option<AgentCommand>,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum AgentCommand {
+    /// Say what an agent has brought to an interface, and which records it refuses
+    Status(AgentStatusArgs),
+}
+
+// Clap leaves a group empty that has arguments of another struct: then it would never be there.
+#[derive(Args, Clone)]
+#[group(args = ["interface"])]
+pub(crate) struct ServeAgentArgs {
+    /// The interface, which may come later
+    #[arg(value_name = "INTERFACE", value_parser = interface_name)]
+    pub(crate) interface: String,
+    /// Where peers come from: dir:PATH, a folder of files NAME.conf, each with one [Peer] section;
+    /// or exec:PROGRAM, which says lines of JSON
+    #[arg(long, value_name = "SOURCE", value_parser = source)]
+    pub(crate) source: AgentSource,
+    /// The folder of the files that records name by PresharedKeyFile, each with one preshared key
+    #[arg(long, value_name = "DIR")]
+    pub(crate) psk_dir: Option<PathBuf>,
+    /// Where to keep what was brought, and the status
+    #[arg(long, value_name = "DIR", default_value = AGENT_DIR)]
+    pub(crate) state: PathBuf,
+    /// Keep all rights, for a debugger or where the sandbox is in the way, as ADIT_NO_SANDBOX=1 does: see
+    /// SECURITY.md
+    // Not by `env`: the variable alone would have `adit agent status` miss the other arguments.
+    #[arg(long)]
+    pub(crate) no_sandbox: bool,
+    /// Arguments of the program of exec:
+    #[arg(last = true, value_name = "ARGUMENT")]
+    pub(crate) arguments: Vec<String>,
+    /// Do the work, for the process that starts it again
+    #[arg(long, hide = true)]
+    pub(crate) worker: bool,
+}
+
+impl ServeAgentArgs {
+    pub(crate) fn has_sandbox(&self) -> bool {
+        let variable = std::env::var_os("ADIT_NO_SANDBOX").unwrap_or_default();
+        let is_set = clap::builder::FalseyValueParser::new().parse_ref(
+            &clap::Command::new("adit"),
+            None,
+            &variable,
+        );
+        !self.no_sandbox && !is_set.unwrap_or(true)
+    }
+}
+
+#[derive(Args)]
+pub(crate) struct AgentStatusArgs {
+    /// The interface
+    #[arg(value_name = "INTERFACE", value_parser = interface_name)]
+    pub(crate) interface: String,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Where the agent keeps its status
+    #[arg(long, value_name = "DIR", default_value = AGENT_DIR)]
+    pub(crate) state: PathBuf,
+}
+
+/// Where peers come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum AgentSource {
+    /// Files of this folder.
+    Dir(PathBuf),
+    /// This program, which tells of them.
+    Exec(String),
+}
+
+impl std::fmt::Display for AgentSource {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Dir(path) => write!(f, "dir:{}", path.display()),
+            Self::Exec(program) => write!(f, "exec:{program}"),
+        }
+    }
+}
+
+fn source(text: &str) -> Result<AgentSource, String> {
+    match text.split_once(':') {
+        Some(("dir", path)) if path.starts_with('/') => Ok(AgentSource::Dir(path.into())),
+        Some(("dir", _)) => {
+            Err("expected the whole path of a folder, as dir:/etc/wireguard/wg0.peers".into())
+        }
+        Some(("exec", program)) if program.starts_with('/') => {
+            Ok(AgentSource::Exec(program.to_owned()))
+        }
+        Some(("exec", _)) => {
+            Err("expected the whole path of a program, as exec:/usr/local/bin/peers".into())
+        }
+        _ => Err("expected dir:PATH or exec:PROGRAM".into()),
+    }
+}

@@ -1,0 +1,120 @@
+//! The pages of `adit agent`.
+
+use clap_mangen::roff::Roff;
+
+use super::parts::{CONTROL_SOCKET, item, list, paragraph, see_also};
+use crate::agent;
+
+pub(super) fn page(roff: &mut Roff) {
+    roff.control("SH", ["RECORDS"]);
+    paragraph(
+        roff,
+        "A record is one `[Peer]` section as in wg(8), with the comments that name the peer and say what it may do \
+         (adit-peer(8)): `# friendly_name`, `# Limit`, `# Quota` and `# Expires`. It has all of the peer's AllowedIPs, \
+         and no secret: `PresharedKeyFile = NAME` names a file in the folder of `--psk-dir` that has the preshared key in \
+         base64 and nothing else. A record with a private key, a warning of adit-check(8), or more than 64 KiB is refused.",
+    );
+    paragraph(
+        roff,
+        "Of two records with the same key, or with addresses that overlap, the one that was there first holds, and of \
+         several that come together the first by name. So does a peer that the interface has from elsewhere, as from its \
+         own file, and its AllowedIPs. What is refused has a line in the log and in `adit agent status`; its peer stays what \
+         it was, and the record is looked at again when what stood in its way is gone.",
+    );
+    roff.control("SH", ["SOURCES"]);
+    item(
+        roff,
+        "dir:PATH",
+        "A folder with a file `NAME.conf` for each peer. Changes take effect when a file is closed, renamed or removed, \
+         within 100 milliseconds. It may be a ConfigMap of Kubernetes. A folder that is gone, cannot be read, or is another \
+         one than before and empty, as where nothing is mounted, changes nothing.",
+    );
+    item(
+        roff,
+        "exec:PROGRAM",
+        "A program, with the arguments behind `--`, that writes a line of JSON for each change: `{\"put\":RECORD}`, \
+         `{\"delete\":\"KEY\"}`, and `{\"listed\":true}` once it has told of all. What an earlier run told of and this one has \
+         not is removed then. When it ends it is started again, after a pause that doubles from 250 milliseconds to 30 \
+         seconds. Its standard error goes to the log, 20 lines a second at most, and it ends with the agent. It runs with the \
+         agent's rights, outside of its sandbox.",
+    );
+    paragraph(
+        roff,
+        "A RECORD as JSON is an object with `public_key`, `allowed_ips` (a list) and, where there are any, `name`, `endpoint`, \
+         `preshared_key_file`, `persistent_keepalive`, `limit`, `quota` and `expires`, with the values of a file.",
+    );
+    roff.control("SH", ["WHAT IS CHANGED"]);
+    paragraph(
+        roff,
+        "The running interface, over its control socket, and nothing else: neither its file nor routes. Peers whose \
+         addresses are in no network of the interface need routes from elsewhere. Only differences are sent. Only peers that \
+         an agent brought are changed and removed: which those are is kept in `--state`, so that they are known after a \
+         kill. Nothing is removed before the source was read whole. When the process of the interface ends, or \
+         another program removes its peers, the agent brings them again; adit-sync(8) leaves them. One agent serves an \
+         interface. When it ends, everything stays as it is.",
+    );
+    files(roff);
+    list(
+        roff,
+        "EXAMPLES",
+        [
+            (
+                "adit agent wg0 --source dir:/etc/wireguard/wg0.peers",
+                "Each file there is a peer of wg0, as long as it is there.",
+            ),
+            (
+                "adit agent wg0 --source dir:/peers --psk-dir /keys",
+                "Records in one folder, as a ConfigMap, and preshared keys in another, as a Secret.",
+            ),
+            (
+                "adit agent wg0 --source exec:/usr/local/bin/peers -- --db vpn",
+                "A program of one's own tells of the peers in a database.",
+            ),
+            (
+                "adit agent status wg0",
+                "How many peers it brought, and what is wrong with which records.",
+            ),
+        ],
+    );
+    see_also(
+        roff,
+        "adit(8), adit-peers(8), adit-peer(8), adit-up(8), adit-events(8), wg(8)",
+    );
+}
+
+pub(super) fn status(roff: &mut Roff) {
+    roff.control("SH", ["JSON"]);
+    paragraph(
+        roff,
+        "`--json` prints one object. Fields may be added under the same `schema`; that one is removed or means something \
+         else makes it 2.",
+    );
+    for (path, text) in agent::FIELDS {
+        item(roff, path, text);
+    }
+    files(roff);
+    list(
+        roff,
+        "EXAMPLES",
+        [
+            (
+                "adit agent status wg0",
+                "How many peers it brought, and what is wrong with which records.",
+            ),
+            (
+                "adit agent status wg0 --json | jq -e '.is_running and .state == \"listed\" and .refused == 0'",
+                "For a monitor: whether all is well.",
+            ),
+        ],
+    );
+    see_also(roff, "adit(8), adit-agent(8), adit-peers(8)");
+}
+
+fn files(roff: &mut Roff) {
+    let state = (
+        "/run/adit-agent/INTERFACE.peers, INTERFACE.json",
+        "What was brought, and the status. A container that is replaced while the interface goes on needs this folder from \
+         the one before it.",
+    );
+    list(roff, "FILES", [state, CONTROL_SOCKET]);
+}

@@ -1,0 +1,538 @@
+//! `adit agent`: peers from a source, however it and the interface come and go.
+
+use std::fs::File;
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::everyday::server;
+use crate::harness::*;
+use crate::quick::{World, adit, only_adit};
+
+const PEERS: &str = "/etc/wireguard/wg0.peers";
+
+/// A hub on the left whose peers an agent brings, and its folder.
+struct Hub {
+    world: World,
+    phone: Keys,
+    agent: Option<Child>,
+    log: std::path::PathBuf,
+    source: String,
+}
+
+impl Hub {
+    /// Without an agent yet.
+    fn new(source: &str) -> Hub {
+        let world = World::new();
+        let left = world.left();
+        server(&world);
+        left.sh(&format!("mkdir -m 700 {PEERS}"));
+        let log = left.path("/run/agent.log");
+        Hub {
+            world,
+            phone: Keys::new(),
+            agent: None,
+            log,
+            source: source.to_owned(),
+        }
+    }
+
+    fn left(&self) -> &Container {
+        self.world.left()
+    }
+
+    fn start(&mut self, options: &[&str]) {
+        let mut command = self.left().command(&adit());
+        let log = File::options().create(true).append(true).open(&self.log);
+        let log = log.expect("a log");
+        command.args(["agent", "wg0", "--source"]).arg(&self.source);
+        command.args(options).stdin(Stdio::null()).stderr(log);
+        self.agent = Some(command.spawn().expect("nsenter starts"));
+    }
+
+    /// Both of its processes, at once.
+    fn kill(&mut self) {
+        self.left()
+            .sh("pkill -9 -x adit-agent; pkill -9 -x adit-supervisor || true");
+        if let Some(mut agent) = self.agent.take() {
+            agent.wait().expect("it has ended");
+        }
+        wait_for("it is gone", seconds(10), || {
+            self.status()["is_running"] == false
+        });
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    fn status(&self) -> serde_json::Value {
+        let printed = self
+            .left()
+            .try_sh(&format!("{} agent status wg0 --json", adit()));
+        serde_json::from_str(&printed.stdout).unwrap_or_default()
+    }
+
+    /// Waits until the status has these values.
+    #[track_caller]
+    fn becomes(&self, values: &[(&str, serde_json::Value)]) {
+        let start = Instant::now();
+        loop {
+            let status = self.status();
+            if values.iter().all(|(name, value)| status[*name] == *value) {
+                return;
+            }
+            assert!(
+                start.elapsed() < seconds(20),
+                "{values:?}: {status}\n{}",
+                self.log()
+            );
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    fn put(&self, name: &str, text: &str) {
+        let script = format!("cat > {PEERS}/.next && mv {PEERS}/.next {PEERS}/{name}.conf");
+        self.left().sh_with_input(&script, text);
+    }
+
+    fn phone(&self) -> String {
+        record(
+            &self.phone.public,
+            "10.77.0.2/32",
+            "# friendly_name = phone",
+        )
+    }
+
+    /// The right side becomes the phone, with more lines about the hub.
+    fn connect(&self, more: &str) {
+        let hub = self.left().sh("wg show wg0 public-key");
+        let right = &self.world.net.right;
+        let config = format!(
+            "[Interface]\nPrivateKey = {}\nAddress = 10.77.0.2/24\n[Peer]\nPublicKey = {hub}AllowedIPs = 10.77.0.1/32\nEndpoint \
+             = 10.1.0.100:51820\n{more}\n",
+            self.phone.private
+        );
+        right.sh_with_input("umask 077; cat > /etc/wireguard/wg1.conf", &config);
+        right.sh(&format!("{} up wg1", adit()));
+    }
+
+    fn peers(&self) -> Vec<String> {
+        let peers = self.left().sh("wg show wg0 peers");
+        let mut peers: Vec<String> = peers.lines().map(str::to_owned).collect();
+        peers.sort_unstable();
+        peers
+    }
+
+    #[track_caller]
+    fn has(&self, keys: &[&str]) {
+        let mut expected: Vec<&str> = keys.to_vec();
+        expected.sort_unstable();
+        let start = Instant::now();
+        while self.peers() != expected {
+            assert!(
+                start.elapsed() < seconds(20),
+                "{expected:?}: {:?}\n{}\n{}",
+                self.peers(),
+                self.status(),
+                self.log()
+            );
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+impl Drop for Hub {
+    fn drop(&mut self) {
+        if let Some(mut agent) = self.agent.take() {
+            let _ = agent.kill();
+            let _ = agent.wait();
+        }
+    }
+}
+
+fn record(key: &str, block: &str, more: &str) -> String {
+    format!("[Peer]\n{more}\nPublicKey = {key}\nAllowedIPs = {block}\n")
+}
+
+#[test]
+fn a_peer_has_access_as_long_as_its_file_is_there() {
+    if !only_adit() {
+        return;
+    }
+    let mut hub = Hub::new(&format!("dir:{PEERS}"));
+    // The interface comes later than its agent.
+    hub.left().sh(&format!("{} down wg0", adit()));
+    hub.start(&[]);
+    hub.put("phone", &hub.phone());
+    hub.becomes(&[("records", 1.into()), ("is_up", false.into())]);
+    hub.left().sh(&format!("{} up wg0", adit()));
+    hub.has(&[&hub.phone.public]);
+    hub.connect("");
+    let (left, right) = (hub.left(), &hub.world.net.right);
+    ping(right, "10.77.0.1", 1);
+    assert!(left.sh(&format!("{} show wg0", adit())).contains("phone"));
+    // An editor's way to write a file: the session goes on.
+    let before = left.sh("wg show wg0 latest-handshakes");
+    left.sh(&format!(
+        "cd {PEERS}; mv phone.conf phone.conf~; printf '%s\\nPersistentKeepalive = 25\\n' \"$(cat phone.conf~)\" > phone.conf"
+    ));
+    wait_for("the change is made", seconds(20), || {
+        left.sh("wg show wg0 persistent-keepalive").contains("25")
+    });
+    assert_eq!(left.sh("wg show wg0 latest-handshakes"), before);
+    ping(right, "10.77.0.1", 1);
+    let start = Instant::now();
+    left.sh(&format!("rm {PEERS}/phone.conf"));
+    hub.has(&[]);
+    let took = start.elapsed();
+    // Of which two shells have the most.
+    assert!(took < seconds(2), "{took:?}");
+    ping_fails(right, "10.77.0.1");
+    hub.becomes(&[
+        ("state", "listed".into()),
+        ("applied", 0.into()),
+        ("is_running", true.into()),
+    ]);
+    let log = hub.log();
+    let key = &hub.phone.public;
+    for line in [
+        format!("adit: wg0: added the peer {key} (phone)\n"),
+        format!("adit: wg0: changed the peer {key} (phone)\n"),
+        format!("adit: wg0: removed the peer {key} (phone)\n"),
+    ] {
+        assert!(log.contains(&line), "{log}");
+    }
+    assert_eq!(log.lines().count(), 3, "{log}");
+}
+
+#[test]
+fn whatever_ends_the_peers_of_a_source_are_there_afterwards() {
+    if !only_adit() {
+        return;
+    }
+    let mut hub = Hub::new(&format!("dir:{PEERS}"));
+    let (laptop, late, other) = (Keys::new(), Keys::new(), Keys::new());
+    hub.put("phone", &hub.phone());
+    hub.put("laptop", &record(&laptop.public, "10.77.0.3/32", ""));
+    hub.left().sh(&format!(
+        "wg set wg0 peer {} allowed-ips 10.77.0.9/32",
+        other.public
+    ));
+    hub.start(&[]);
+    hub.has(&[&hub.phone.public, &laptop.public, &other.public]);
+    hub.connect("");
+    ping(&hub.world.net.right, "10.77.0.1", 1);
+    // The agent is killed, and the next one knows what it brought: no session ends.
+    let before = hub.left().sh("wg show wg0 latest-handshakes");
+    hub.kill();
+    assert_eq!(hub.status()["is_running"], false);
+    hub.left().sh(&format!("rm {PEERS}/laptop.conf"));
+    hub.put("late", &record(&late.public, "10.77.0.4/32", ""));
+    hub.start(&[]);
+    hub.has(&[&hub.phone.public, &late.public, &other.public]);
+    let after = hub.left().sh("wg show wg0 latest-handshakes");
+    let of_phone = |text: &str| {
+        let line = text
+            .lines()
+            .find(|line| line.starts_with(&hub.phone.public));
+        line.map(str::to_owned)
+    };
+    assert_eq!(of_phone(&before), of_phone(&after));
+    // Only one serves an interface.
+    let second = hub
+        .left()
+        .try_sh(&format!("{} agent wg0 --source dir:{PEERS}", adit()));
+    assert!(
+        second.stderr.contains("another agent serves wg0"),
+        "{}",
+        second.stderr
+    );
+    // The process of the interface is replaced, killed, and applies its file.
+    hub.left().sh(&format!("{} upgrade wg0", adit()));
+    hub.has(&[&hub.phone.public, &late.public, &other.public]);
+    kill_interface(&hub);
+    hub.left().sh(&format!("{} up wg0", adit()));
+    hub.has(&[&hub.phone.public, &late.public]);
+    wait_for("the phone is back", seconds(30), || {
+        let ping = "ping -n -q -c 1 -W 1 10.77.0.1";
+        hub.world.net.right.try_sh(ping).ok()
+    });
+    // The file is applied: those that it does not name are the agent's, and no session ends.
+    let before = hub.left().sh("wg show wg0 latest-handshakes");
+    hub.left().sh(&format!("{} sync wg0", adit()));
+    assert_eq!(hub.left().sh("wg show wg0 latest-handshakes"), before);
+    wait_for("the name is told again", seconds(20), || {
+        hub.left()
+            .sh(&format!("{} show wg0", adit()))
+            .contains("phone")
+    });
+    // Another program removes them.
+    hub.left().sh("wg syncconf wg0 /dev/null");
+    hub.has(&[&hub.phone.public, &late.public]);
+    // It ends, and everything stays.
+    hub.left().sh("pkill -x adit-supervisor");
+    wait_for("it ends", seconds(10), || {
+        hub.status()["is_running"] == false
+    });
+    hub.has(&[&hub.phone.public, &late.public]);
+}
+
+/// Kills what serves the interface.
+fn kill_interface(hub: &Hub) {
+    hub.left().sh(
+        "for p in $(pgrep -x adit); do kill -9 $p; done; until ! ip link show wg0 2> /dev/null; do sleep 0.05; done",
+    );
+}
+
+#[test]
+fn a_folder_that_goes_away_takes_no_peer_along() {
+    if !only_adit() {
+        return;
+    }
+    let mut hub = Hub::new(&format!("dir:{PEERS}"));
+    let laptop = Keys::new();
+    hub.put("phone", &hub.phone());
+    hub.put("laptop", &record(&laptop.public, "10.77.0.3/32", ""));
+    hub.start(&[]);
+    let both = [hub.phone.public.clone(), laptop.public.clone()];
+    let both = both.each_ref().map(String::as_str);
+    hub.has(&both);
+    let sh = |script: &str| hub.left().sh(script);
+    sh(&format!("mv {PEERS} /run/away"));
+    hub.becomes(&[("state", "failing".into())]);
+    hub.has(&both);
+    // An empty one in its place, as where a file system is not mounted.
+    sh(&format!("mkdir {PEERS}"));
+    wait_for("it is told", seconds(20), || {
+        let why = hub.status()["failure"].to_string();
+        why.contains("empty, and another one than before")
+    });
+    hub.has(&both);
+    // With a record, it is the source.
+    hub.put("phone", &hub.phone());
+    hub.has(&[&hub.phone.public]);
+    // The old one again, and empty: it was read.
+    sh(&format!("rm -r {PEERS}; mv /run/away {PEERS}"));
+    hub.has(&both);
+    sh(&format!("rm {PEERS}/*.conf"));
+    hub.has(&[]);
+    hub.becomes(&[("state", "listed".into()), ("records", 0.into())]);
+}
+
+#[test]
+fn a_bad_record_is_refused_with_its_reason_and_the_others_hold() {
+    if !only_adit() {
+        return;
+    }
+    let mut hub = Hub::new(&format!("dir:{PEERS}"));
+    let left = hub.world.left().clone();
+    let own = Keys::new();
+    left.sh(&format!("{} add wg0 {} --name own", adit(), own.public));
+    let own_block = left.sh("wg show wg0 allowed-ips | cut -f 2 | cut -d ' ' -f 1");
+    hub.put(
+        "phone",
+        &record(&hub.phone.public, "10.77.0.22/32", "# Limit = 5M"),
+    );
+    hub.start(&[]);
+    hub.has(&[&hub.phone.public, &own.public]);
+    let key = || Keys::new().public;
+    let secret = Keys::psk();
+    for (name, text, reason) in [
+        ("junk", "junk\n".to_owned(), "line 1: expected Key = value"),
+        (
+            "overlaps",
+            record(&key(), "10.77.0.16/28", ""),
+            "overlaps 10.77.0.22/32 of another record, phone.conf",
+        ),
+        (
+            "own",
+            record(&own.public, "10.77.0.40/32", ""),
+            "not from this source",
+        ),
+        (
+            "takes",
+            record(&key(), own_block.trim(), ""),
+            "which is not from this source",
+        ),
+        (
+            "twice",
+            record(&hub.phone.public, "10.77.0.41/32", ""),
+            "the same public key",
+        ),
+        ("key", record("AAAA", "10.77.0.42/32", ""), "this is no key"),
+        (
+            "secret",
+            record(&key(), "10.77.0.43/32", &format!("PresharedKey = {secret}")),
+            "a record has no secret",
+        ),
+        (
+            "psk",
+            record(&key(), "10.77.0.44/32", "PresharedKeyFile = x"),
+            "without --psk-dir",
+        ),
+    ] {
+        hub.put(name, &text);
+        wait_for(name, seconds(20), || {
+            let status = hub.status();
+            let refusals = status["refusals"].as_array().cloned().unwrap_or_default();
+            refusals.iter().any(|it| {
+                it["record"] == format!("{name}.conf") && it["reason"].to_string().contains(reason)
+            })
+        });
+    }
+    left.sh(&format!(
+        "head -c 1000000 /dev/zero > {PEERS}/large.conf; mkfifo {PEERS}/pipe.conf; ln -s nowhere {PEERS}/link.conf; \
+         head -c 300 /dev/urandom > {PEERS}/noise.conf"
+    ));
+    hub.becomes(&[("refused", 12.into()), ("applied", 1.into())]);
+    // A good one that becomes bad is what it was.
+    left.sh(&format!("echo '[Peer]' > {PEERS}/phone.conf"));
+    hub.becomes(&[("refused", 13.into()), ("applied", 1.into())]);
+    hub.has(&[&hub.phone.public, &own.public]);
+    // Also for the next process.
+    hub.kill();
+    hub.start(&[]);
+    hub.becomes(&[("refused", 13.into()), ("is_running", true.into())]);
+    hub.has(&[&hub.phone.public, &own.public]);
+    let text = hub.left().sh(&format!("{} agent status wg0", adit()));
+    assert!(text.contains("13 of 13 records refused:\n"), "{text}");
+    assert!(
+        text.contains("large.conf: it has more than 65536 bytes"),
+        "{text}"
+    );
+    for said in [text, hub.log()] {
+        assert!(!said.contains(&secret), "{said}");
+    }
+    // What stood in the way goes.
+    hub.left().sh(&format!("rm {PEERS}/phone.conf"));
+    hub.becomes(&[("applied", 2.into())]);
+}
+
+#[test]
+fn a_config_map_and_a_secret_change_as_a_whole() {
+    if !only_adit() {
+        return;
+    }
+    let mut hub = Hub::new("dir:/run/map");
+    let laptop = Keys::new();
+    let psk = Keys::psk();
+    let secret = "# Limit = 5M\nPresharedKeyFile = phone";
+    let phone = record(&hub.phone.public, "10.77.0.2/32", secret);
+    let left = hub.world.left().clone();
+    // As the kubelet does it.
+    let version = |folder: &str, number: u32, files: &[(&str, &str)]| {
+        left.sh(&format!("mkdir -p {folder}/..{number}"));
+        for (name, text) in files {
+            left.sh_with_input(&format!("cat > {folder}/..{number}/{name}"), text);
+        }
+        left.sh(&format!(
+            "cd {folder}; ln -s ..{number} ..data_tmp; mv -T ..data_tmp ..data; for f in ..data/*; do ln -sf $f .; done; \
+             find . -xtype l -delete; find . -maxdepth 1 -name '..[0-9]*' ! -name ..{number} -exec rm -r {{}} +"
+        ));
+    };
+    version("/run/keys", 1, &[("phone", &psk)]);
+    version("/run/map", 1, &[("phone.conf", &phone)]);
+    hub.start(&["--psk-dir", "/run/keys"]);
+    hub.has(&[&hub.phone.public]);
+    hub.connect(&format!("PresharedKey = {psk}"));
+    let right = &hub.world.net.right;
+    ping(right, "10.77.0.1", 1);
+    let shown = hub.left().sh(&format!("{} show wg0", adit()));
+    assert!(shown.contains("5M"), "{shown}");
+    let text = record(&laptop.public, "10.77.0.3/32", "");
+    version(
+        "/run/map",
+        2,
+        &[("phone.conf", &phone), ("laptop.conf", &text)],
+    );
+    hub.has(&[&hub.phone.public, &laptop.public]);
+    version("/run/map", 3, &[("phone.conf", &phone)]);
+    hub.has(&[&hub.phone.public]);
+    ping(right, "10.77.0.1", 1);
+    // Another key, without which it has no access.
+    let before = hub.left().sh("wg show wg0 preshared-keys");
+    version("/run/keys", 2, &[("phone", &Keys::psk())]);
+    wait_for("the key is another one", seconds(20), || {
+        hub.left().sh("wg show wg0 preshared-keys") != before
+    });
+    hub.left().sh("rm /run/keys/phone");
+    hub.becomes(&[("refused", 1.into()), ("applied", 1.into())]);
+    let log = hub.log();
+    assert!(!log.contains(psk.trim()), "{log}");
+}
+
+fn json(key: &str, block: &str) -> String {
+    format!("{{\"public_key\":\"{key}\",\"allowed_ips\":[\"{block}\"]}}")
+}
+
+#[test]
+fn a_program_tells_of_peers_and_is_started_again() {
+    if !only_adit() {
+        return;
+    }
+    let mut hub = Hub::new("exec:/run/program");
+    let (laptop, late) = (Keys::new(), Keys::new());
+    let left = hub.world.left().clone();
+    let put = |key: &str, block: &str| format!("{{\"put\":{}}}\n", json(key, block));
+    let phone = put(&hub.phone.public, "10.77.0.2/32");
+    left.sh_with_input(
+        "cat > /run/program && chmod 755 /run/program; touch /run/more",
+        "#!/bin/sh\necho \"told $1\" >&2\ncat /run/records\necho '{\"listed\":true}'\ntail -n 0 -f /run/more\n",
+    );
+    let records = phone.clone() + &put(&laptop.public, "10.77.0.3/32");
+    left.sh_with_input("cat > /run/records", &records);
+    hub.start(&["--", "something"]);
+    hub.has(&[&hub.phone.public, &laptop.public]);
+    hub.connect("");
+    ping(&hub.world.net.right, "10.77.0.1", 1);
+    assert!(
+        hub.log()
+            .contains("adit: wg0: /run/program: told something\n"),
+        "{}",
+        hub.log()
+    );
+    left.sh(&format!(
+        "echo '{{\"delete\":\"{}\"}}' >> /run/more",
+        laptop.public
+    ));
+    hub.has(&[&hub.phone.public]);
+    // Lines that are none, and a long one.
+    left.sh("echo junk >> /run/more; (head -c 200000 /dev/zero; echo) >> /run/more");
+    hub.becomes(&[("refused", 2.into()), ("applied", 1.into())]);
+    // It ends, and its next list is whole.
+    let before = left.sh("wg show wg0 latest-handshakes");
+    left.sh_with_input(
+        "cat > /run/records",
+        &(phone + &put(&late.public, "10.77.0.4/32")),
+    );
+    left.sh(&format!(
+        "echo '{}' >> /run/more",
+        put(&laptop.public, "10.77.0.3/32").trim()
+    ));
+    hub.has(&[&hub.phone.public, &laptop.public]);
+    left.sh("pkill -x tail");
+    hub.has(&[&hub.phone.public, &late.public]);
+    hub.becomes(&[("state", "listed".into()), ("refused", 0.into())]);
+    assert!(
+        left.sh("wg show wg0 latest-handshakes")
+            .contains(before.trim())
+    );
+    // One that fails takes no peer along.
+    left.sh("echo '#!/bin/sh' > /run/program; echo 'exit 3' >> /run/program; pkill -x tail");
+    hub.becomes(&[("state", "failing".into()), ("applied", 2.into())]);
+    wait_for("it is told", seconds(20), || {
+        hub.status()["failure"]
+            .to_string()
+            .contains("exit status 3; it is started again in")
+    });
+    hub.has(&[&hub.phone.public, &late.public]);
+    // It ends with the agent.
+    left.sh("printf '#!/bin/sh\\nsleep 1000\\n' > /run/program");
+    wait_for("it runs", seconds(40), || {
+        left.try_sh("pgrep -x sleep").ok()
+    });
+    left.sh("pkill -9 -x adit-agent");
+    wait_for("it is gone", seconds(10), || {
+        !left.try_sh("pgrep -x sleep").ok()
+    });
+}

@@ -1,0 +1,27 @@
+//! Peers that come from a source: a folder, a program, a store.
+//!
+//! 1. [`PeerRecord`]: one peer, from a `[Peer]` section or from JSON. It never has a secret: a preshared key is
+//!    the name of a file.
+//! 2. [`RecordList`]: the records that hold together. Of two that claim the same key or the same addresses, the
+//!    one that was there first holds; a bad record leaves its peer as it was.
+//! 3. [`Reconciler`]: what the interface lacks, as a sequence of bounded changes, and what each of them brings and
+//!    removes.
+//! 4. [`AgentStatus`]: what is told of all this.
+//!
+//! Nothing here does I/O.
+
+#![forbid(unsafe_code)]
+#![deny(missing_docs)]
+
+mod blocks;
+mod lines;
+mod list;
+mod reconcile;
+mod record;
+mod status;
+
+pub use lines::{MAX_LINE, ProgramLine};
+pub use list::{ForeignPeers, RecordChange, RecordList};
+pub use reconcile::{ChangeBatch, MAX_SECTIONS, Reconciler};
+pub use record::{MAX_RECORD, PeerRecord, RecordId, preshared_key};
+pub use status::{AgentStatus, MAX_REFUSALS, RefusedRecord, SCHEMA, SourceState};
