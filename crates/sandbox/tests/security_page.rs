@@ -35,9 +35,10 @@ fn security_md_lists_the_system_calls_of_each_role() {
         ("resolver", Role::Resolver),
         ("helper", Role::Helper),
         ("namespace", Role::Namespace),
+        ("agent", Role::Agent),
     ] {
         let mut documented: BTreeSet<String> = every.union(&names(label)).cloned().collect();
-        let has_older = matches!(role, Role::Resolver | Role::Helper);
+        let has_older = matches!(role, Role::Resolver | Role::Helper | Role::Agent);
         if has_older && cfg!(target_arch = "x86_64") {
             documented.extend(names(&format!("{label}, older forms")));
         }

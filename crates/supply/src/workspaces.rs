@@ -28,8 +28,9 @@ fn shared(manifest: &str) -> BTreeMap<String, Vec<&str>> {
             let is_shared = name.starts_with("[profile") || name.starts_with("[lints.");
             section = is_shared.then(|| sections.entry(name).or_default());
         } else if let Some(lines) = &mut section {
-            // The command is no part of the lab, which starts it as a process, and so is the proxy.
-            let is_away = line.starts_with("adit-cli = ") || line.starts_with("adit-proxy = ");
+            // The command is no part of the lab, which starts it as a process, and neither is what it alone has.
+            let away = ["adit-cli = ", "adit-proxy = ", "adit-fleet = "];
+            let is_away = away.iter().any(|name| line.starts_with(name));
             let is_said = !line.is_empty() && !line.starts_with('#') && !is_away;
             lines.extend(is_said.then_some(line));
         }
