@@ -253,7 +253,7 @@ pub(crate) enum Command {
     Events(EventsArgs),
     /// Have an interface's peers be those of a source, as it changes
     ///
-    /// A record is a [Peer] section with the comments that Adit heeds, and never has a secret: a preshared key
+    /// A record is the section of a peer with the comments that Adit heeds, and never has a secret: a preshared key
     /// is the name of a file in another folder. Only peers that an agent brought are changed and removed, and
     /// nothing is removed before the source was read whole. A record that is wrong, or claims what another has,
     /// is refused, and its peer stays as it was. It stays in the foreground, and the interface may come later.

@@ -36,7 +36,7 @@ pub(crate) struct ServeAgentArgs {
     /// The interface, which may come later
     #[arg(value_name = "INTERFACE", value_parser = interface_name)]
     pub(crate) interface: String,
-    /// Where peers come from: dir:PATH, a folder of files NAME.conf, each with one [Peer] section;
+    /// Where peers come from: dir:PATH, a folder of files NAME.conf, each with the section of one peer;
     /// or exec:PROGRAM, which says lines of JSON
     #[arg(long, value_name = "SOURCE", value_parser = source)]
     pub(crate) source: AgentSource,
