@@ -166,37 +166,43 @@ fn fifty_flows_at_once_arrive_whole() {
     tcp_many(&right.host, &left.host, &left.v6, 50, MIB);
 }
 
-#[test]
-fn a_flooding_peer_leaves_another_its_share() {
-    let net = SitePair::new();
-    let tunnel = WgTunnel::new(&net, Setup::default());
-    tunnel.connect();
-    let (hub, quiet) = (&tunnel.left, &tunnel.right);
-    let third = Container::new("third");
+/// A third host, beside the left one at 10.0.1.2, and at 192.168.77.3 in the tunnel.
+fn third_peer(hub: &Side) -> (Container, Keys, Daemon) {
+    let host = Container::new("third");
     link(
-        &third,
+        &host,
         "eth0",
         &["10.0.1.2/24"],
-        &net.left,
+        &hub.host,
         "eth1",
         &["10.0.1.1/24"],
     );
     let keys = Keys::new();
-    let _daemon = Daemon::start(&third, Program::Adit, "wg0", &Start::default());
+    let daemon = Daemon::start(&host, Program::Adit, "wg0", &Start::default());
     setconf(
-        &third,
+        &host,
         "wg0",
         &format!(
             "[Interface]\nPrivateKey = {}\n[Peer]\nPublicKey = {}\nAllowedIPs = {}/32\nEndpoint = 10.0.1.1:{}\n",
             keys.private, hub.keys.public, hub.v4, hub.port
         ),
     );
-    third.sh("ip addr add 192.168.77.3/24 dev wg0; ip link set wg0 up");
+    host.sh("ip addr add 192.168.77.3/24 dev wg0; ip link set wg0 up");
     hub.wg(&format!(
         "set {{}} peer {} allowed-ips 192.168.77.3/32",
         keys.public
     ));
-    ping(&third, &hub.v4, 1);
+    ping(&host, &hub.v4, 1);
+    (host, keys, daemon)
+}
+
+#[test]
+fn a_flooding_peer_leaves_another_its_share() {
+    let net = SitePair::new();
+    let tunnel = WgTunnel::new(&net, Setup::default());
+    tunnel.connect();
+    let (hub, quiet) = (&tunnel.left, &tunnel.right);
+    let (third, keys, _daemon) = third_peer(hub);
     let flooded = || -> u64 {
         let transfers = hub.wg("show {} transfer");
         let line = transfers
@@ -247,31 +253,7 @@ fn a_peer_behind_a_slow_path_delays_no_other() {
     let tunnel = WgTunnel::new(&net, Setup::default());
     tunnel.connect();
     let (hub, quick) = (&tunnel.left, &tunnel.right);
-    let slow = Container::new("slow");
-    link(
-        &slow,
-        "eth0",
-        &["10.0.1.2/24"],
-        &net.left,
-        "eth1",
-        &["10.0.1.1/24"],
-    );
-    let keys = Keys::new();
-    let _daemon = Daemon::start(&slow, Program::Adit, "wg0", &Start::default());
-    setconf(
-        &slow,
-        "wg0",
-        &format!(
-            "[Interface]\nPrivateKey = {}\n[Peer]\nPublicKey = {}\nAllowedIPs = {}/32\nEndpoint = 10.0.1.1:{}\n",
-            keys.private, hub.keys.public, hub.v4, hub.port
-        ),
-    );
-    slow.sh("ip addr add 192.168.77.3/24 dev wg0; ip link set wg0 up");
-    hub.wg(&format!(
-        "set {{}} peer {} allowed-ips 192.168.77.3/32",
-        keys.public
-    ));
-    ping(&slow, &hub.v4, 1);
+    let (_slow, keys, _daemon) = third_peer(hub);
     hub.host
         .sh("tc qdisc add dev eth1 root tbf rate 64kbit burst 5kb limit 30mb");
 
