@@ -475,10 +475,16 @@ fn a_program_tells_of_peers_and_is_started_again() {
     let left = hub.world.left().clone();
     let put = |key: &str, block: &str| format!("{{\"put\":{}}}\n", json(key, block));
     let phone = put(&hub.phone.public, "10.77.0.2/32");
+    // What is added from the first record on is told, too.
     left.sh_with_input(
-        "cat > /run/program && chmod 755 /run/program; touch /run/more",
-        "#!/bin/sh\necho \"told $1\" >&2\ncat /run/records\necho '{\"listed\":true}'\ntail -n 0 -f /run/more\n",
+        "cat > /run/program && chmod 755 /run/program",
+        "#!/bin/sh\necho \"told $1\" >&2\n: > /run/more\ncat /run/records\necho '{\"listed\":true}'\ntail -n +1 -f /run/more\n",
     );
+    let ends = || {
+        wait_for("it follows the file", seconds(20), || {
+            left.try_sh("pkill -x tail").ok()
+        });
+    };
     let records = phone.clone() + &put(&laptop.public, "10.77.0.3/32");
     left.sh_with_input("cat > /run/records", &records);
     hub.start(&["--", "something"]);
@@ -510,7 +516,7 @@ fn a_program_tells_of_peers_and_is_started_again() {
         put(&laptop.public, "10.77.0.3/32").trim()
     ));
     hub.has(&[&hub.phone.public, &laptop.public]);
-    left.sh("pkill -x tail");
+    ends();
     hub.has(&[&hub.phone.public, &late.public]);
     hub.becomes(&[("state", "listed".into()), ("refused", 0.into())]);
     assert!(
@@ -518,7 +524,8 @@ fn a_program_tells_of_peers_and_is_started_again() {
             .contains(before.trim())
     );
     // One that fails takes no peer along.
-    left.sh("echo '#!/bin/sh' > /run/program; echo 'exit 3' >> /run/program; pkill -x tail");
+    left.sh("echo '#!/bin/sh' > /run/program; echo 'exit 3' >> /run/program");
+    ends();
     hub.becomes(&[("state", "failing".into()), ("applied", 2.into())]);
     wait_for("it is told", seconds(20), || {
         hub.status()["failure"]
@@ -528,11 +535,9 @@ fn a_program_tells_of_peers_and_is_started_again() {
     hub.has(&[&hub.phone.public, &late.public]);
     // It ends with the agent.
     left.sh("printf '#!/bin/sh\\nsleep 1000\\n' > /run/program");
-    wait_for("it runs", seconds(40), || {
-        left.try_sh("pgrep -x sleep").ok()
-    });
+    // One that has ended may stay in the table: nobody waits for it here.
+    let runs = || left.try_sh("ps -C sleep -o stat= | grep -qv Z").ok();
+    wait_for("it runs", seconds(40), runs);
     left.sh("pkill -9 -x adit-agent");
-    wait_for("it is gone", seconds(10), || {
-        !left.try_sh("pgrep -x sleep").ok()
-    });
+    wait_for("it is gone", seconds(10), || !runs());
 }
