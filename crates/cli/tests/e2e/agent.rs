@@ -173,9 +173,11 @@ fn a_peer_has_access_as_long_as_its_file_is_there() {
     assert!(left.sh(&format!("{} show wg0", adit())).contains("phone"));
     // An editor's way to write a file: the session goes on.
     let before = left.sh("wg show wg0 latest-handshakes");
-    left.sh(&format!(
-        "cd {PEERS}; mv phone.conf phone.conf~; printf '%s\\nPersistentKeepalive = 25\\n' \"$(cat phone.conf~)\" > phone.conf"
-    ));
+    let at = |name: &str| left.path(&format!("{PEERS}/{name}"));
+    let text = std::fs::read_to_string(at("phone.conf")).expect("a file");
+    std::fs::rename(at("phone.conf"), at("phone.conf~")).expect("a backup");
+    let written = std::fs::write(at("phone.conf"), text + "PersistentKeepalive = 25\n");
+    written.expect("a file");
     wait_for("the change is made", seconds(20), || {
         left.sh("wg show wg0 persistent-keepalive").contains("25")
     });
