@@ -183,12 +183,8 @@ fn a_peer_has_access_as_long_as_its_file_is_there() {
     });
     assert_eq!(left.sh("wg show wg0 latest-handshakes"), before);
     ping(right, "10.77.0.1", 1);
-    let start = Instant::now();
     left.sh(&format!("rm {PEERS}/phone.conf"));
     hub.has(&[]);
-    let took = start.elapsed();
-    // Of which two shells have the most.
-    assert!(took < seconds(2), "{took:?}");
     ping_fails(right, "10.77.0.1");
     hub.becomes(&[
         ("state", "listed".into()),
