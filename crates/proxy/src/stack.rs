@@ -1,6 +1,6 @@
 //! TCP and UDP inside the tunnel, by either of two stacks.
 
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
@@ -80,9 +80,9 @@ pub trait OpenedTcp: Send {
 
 /// A connection that is read and written. Its descriptor, which waits, is that of a stream socket; that a connection
 /// was cut is told by reads from this alone.
-pub trait InnerStream: Read + AsFd + Send {}
+pub trait InnerStream: Read + Write + AsFd + Send {}
 
-impl<T: Read + AsFd + Send> InnerStream for T {}
+impl<T: Read + Write + AsFd + Send> InnerStream for T {}
 
 /// A TCP port inside the tunnel. Its descriptor is readable while a connection waits.
 pub trait Listening: AsFd + Send {

@@ -1,7 +1,7 @@
 //! Messages of DNS over sockets of the namespace.
 
-use std::net::{SocketAddr, TcpStream};
-use std::os::fd::AsFd;
+use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::Instant;
@@ -72,14 +72,11 @@ impl DnsTransport for KernelNames {
             Ok(Err(_)) => return Ok(None),
             Err(_) => return Err(NetError::Ended),
         };
-        let stream = opened.into_stream()?;
-        let mut stream = TcpStream::from(
-            stream
-                .as_fd()
-                .try_clone_to_owned()
-                .map_err(NetError::Host)?,
-        );
-        let came = exchange(&mut stream, question, until, TcpStream::set_read_timeout);
+        let mut stream = opened.into_stream()?;
+        let came = exchange(&mut stream, question, until, |stream, left| {
+            let limited = set_socket_timeout(&**stream, Timeout::Recv, left);
+            limited.map_err(io::Error::from)
+        });
         Ok(came.ok())
     }
 }

@@ -122,6 +122,7 @@ pub(super) struct Relay {
     writable: [bool; 2],
     /// Neither sends nor takes anything any more.
     gone: [bool; 2],
+    is_orphaned: bool,
     /// From each socket to the other one.
     directions: [Direction; 2],
 }
@@ -139,6 +140,7 @@ impl Relay {
             readable: [true; 2],
             writable: [true; 2],
             gone: [false; 2],
+            is_orphaned: false,
             directions: Default::default(),
         }
     }
@@ -155,9 +157,12 @@ impl Relay {
         self.gone[side] |= flags.intersects(EventFlags::HUP);
     }
 
-    /// Whether one of the two is gone, and the other one was told and has not ended: it may never do so.
-    pub(super) fn is_orphaned(&self) -> bool {
-        (0..2).any(|side| self.gone[side] && self.directions[side].is_over)
+    /// Whether, since the last call, one of the two is gone, and the other one was told and has not ended: it may never
+    /// do so.
+    pub(super) fn becomes_orphaned(&mut self) -> bool {
+        let was = self.is_orphaned;
+        self.is_orphaned = (0..2).any(|side| self.gone[side] && self.directions[side].is_over);
+        self.is_orphaned && !was
     }
 
     /// Moves what can be moved.

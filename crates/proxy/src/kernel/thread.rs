@@ -288,7 +288,7 @@ impl StackThread {
         };
         match relay.run(&mut self.pipes) {
             Ok(RelayState::Waits) => {
-                if relay.is_orphaned() {
+                if relay.becomes_orphaned() {
                     self.deadlines
                         .push(Reverse((Instant::now() + ORPHANED, id)));
                 }

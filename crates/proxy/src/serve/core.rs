@@ -94,7 +94,7 @@ pub(crate) struct ServeCore {
     pub(crate) arrivals: Vec<Box<dyn ProxyClient>>,
     /// Clients that there are.
     pub(crate) clients: usize,
-    /// Those of the info page that came last, and may still be there.
+    /// Those of the info page, in the order in which they came.
     info: VecDeque<ClientToken>,
     /// Datagrams of all clients that wait for names.
     pub(crate) held: HeldBytes,
@@ -256,6 +256,11 @@ impl ServeCore {
         {
             self.news.tell(Told::Client(oldest, News::Displaced));
         }
+    }
+
+    /// A client has ended.
+    pub(crate) fn ended(&mut self, token: ClientToken) {
+        self.info.retain(|it| *it != token);
     }
 
     /// Connects inside the tunnel; a client is told.

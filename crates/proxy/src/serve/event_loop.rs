@@ -222,6 +222,7 @@ impl ClientLoop {
             self.core.clients -= usize::from(client.counts());
             // Its descriptors are closed, and with that waited for no longer.
             drop(client);
+            self.core.ended(token.with_part(0));
             self.free.push(token.place());
             if let Some(place) = self.places.get_mut(token.place()) {
                 // What comes for it finds nobody.

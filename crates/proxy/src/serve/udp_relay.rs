@@ -8,13 +8,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::event::epoll::EventFlags;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, recv};
 
 use super::acceptor::From;
 use super::core::{DATAGRAMS, ProxyClient, ServeCore, Step};
 use super::held::HeldDatagram;
 use super::news::{ClientToken, FoundNames, News, Side};
 use super::report::{RefusalReason, ServiceName};
-use super::socket::{Peeked, READABLE, canonical, consume, local_address, peek, send_short};
+use super::socket::{READABLE, canonical, local_address, send_short};
 use super::socks5::{self, SocksCode};
 use crate::config::{EndpointHost, ProxyEndpoint};
 use crate::stack::Datagrams;
@@ -198,11 +200,12 @@ impl UdpRelay {
         if flags.intersects(EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR) {
             return Step::Done;
         }
-        match peek(&self.control, &mut core.scratch) {
-            Peeked::Nothing => Step::Wait,
+        match recv(&self.control, &mut core.scratch, RecvFlags::DONTWAIT) {
+            Ok((_, 0)) => Step::Done,
             // It may say more than there is time for at once.
-            Peeked::Bytes(len) if consume(&self.control, len, &mut core.scratch) => Step::Again,
-            _ => Step::Done,
+            Ok(_) | Err(Errno::INTR) => Step::Again,
+            Err(Errno::AGAIN) => Step::Wait,
+            Err(_) => Step::Done,
         }
     }
 }

@@ -100,7 +100,10 @@ fn the_oldest_clients_of_the_page_make_room_for_new_ones() {
         assert!(read_all(&client).ends_with(b"adit 1\n"));
     }
     // The first ones are gone, the last one stays.
-    assert!(!matches!(idle[0].read(&mut [0]), Ok(1..)));
+    let mut answer = Vec::new();
+    let _ = idle[0].write_all(b"GET /metrics HTTP/1.1\r\n\r\n");
+    let _ = idle[0].read_to_end(&mut answer);
+    assert!(answer.is_empty(), "{answer:?}");
     let last = &mut idle[63];
     last.write_all(b"GET /metrics HTTP/1.1\r\n\r\n")
         .expect("room");
@@ -122,8 +125,7 @@ fn the_page_is_shown_while_there_are_as_many_clients_as_may_be() {
 
 #[test]
 fn names_that_nobody_answers_for_hold_up_neither_pages_nor_others() {
-    let (place, at) = with_pages(|_| {});
-    let begun = std::time::Instant::now();
+    let (place, at) = with_pages(|options| options.limits.connect = Duration::from_secs(3600));
     // More than there are threads.
     let _asking: Vec<_> = (0..200)
         .map(|n| {
@@ -148,5 +150,4 @@ fn names_that_nobody_answers_for_hold_up_neither_pages_nor_others() {
     assert_eq!(ask(&other, 1, "echo.example", 7), 0);
     // The names are still being asked for.
     assert_eq!(place.refused(RefusalReason::TimedOut), 0);
-    assert!(begun.elapsed() < Duration::from_secs(10));
 }
