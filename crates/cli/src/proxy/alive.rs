@@ -94,11 +94,16 @@ fn ask(alive: &Weak<AliveChecks>, ping: &Weak<Ping>, host: IpAddr, log: &LogSink
                     ),
                 );
             }
-            // It is late.
+            // No answer within the interval.
             Err(_) => {}
         }
-        std::thread::sleep(interval.saturating_sub(begun.elapsed()));
+        std::thread::sleep(rest(interval, begun.elapsed()));
     }
+}
+
+/// How long to wait after a ping that took so long: one is sent each interval.
+fn rest(interval: Duration, took: Duration) -> Duration {
+    interval.saturating_sub(took)
 }
 
 #[cfg(test)]
@@ -123,41 +128,28 @@ mod tests {
         assert_eq!(nobody.ready(1_000), (200, "{}".to_owned()));
     }
 
-    /// Asks one host with this interval until `ping` says that it is the last time: how long that took, and the log.
-    fn asked(
-        interval: Duration,
-        ping: impl Fn(u32) -> (std::result::Result<Duration, NetError>, bool) + Send + Sync + 'static,
-    ) -> (Duration, Vec<String>) {
+    #[test]
+    fn a_ping_that_this_host_refuses_is_told_once_with_what_to_do() {
         let host = IpAddr::from([10, 0, 0, 1]);
-        let alive = AliveChecks::new(&[host], interval);
+        let alive = AliveChecks::new(&[host], Duration::from_millis(1));
         let weak = Arc::downgrade(&alive);
         let (alive, count) = (Mutex::new(Some(alive)), AtomicU64::new(0));
-        let ping: Arc<Ping> = Arc::new(move |_, _| {
-            let count = count.fetch_add(1, Relaxed) + 1;
-            let (answer, is_last) = ping(u32::try_from(count).expect("few"));
-            if is_last {
-                drop(alive.lock().expect("one thread").take());
+        let ping: Arc<Ping> = Arc::new(move |_, _| match count.fetch_add(1, Relaxed) {
+            0 => Err(NetError::TimedOut("10.0.0.1".into())),
+            count => {
+                if count == 3 {
+                    drop(alive.lock().expect("one thread").take());
+                }
+                Err(NetError::Host(ErrorKind::PermissionDenied.into()))
             }
-            answer
         });
         let lines: Arc<Mutex<Vec<String>>> = Arc::default();
         let kept = Arc::clone(&lines);
         let log: LogSink = Arc::new(move |_, line| {
             kept.lock().expect("a log").push(line.to_string());
         });
-        let begun = Instant::now();
         ask(&weak, &Arc::downgrade(&ping), host, &log);
-        (begun.elapsed(), lines.lock().expect("a log").clone())
-    }
-
-    #[test]
-    fn a_ping_that_this_host_refuses_is_told_once_with_what_to_do() {
-        let refused = || Err(NetError::Host(ErrorKind::PermissionDenied.into()));
-        let late = || Err(NetError::TimedOut("10.0.0.1".into()));
-        let (_, lines) = asked(Duration::from_millis(1), move |count| match count {
-            1 => (late(), false),
-            count => (refused(), count == 4),
-        });
+        let lines = lines.lock().expect("a log");
         let [line] = &lines[..] else {
             panic!("{lines:?}");
         };
@@ -167,12 +159,9 @@ mod tests {
 
     #[test]
     fn a_ping_that_takes_the_whole_interval_is_followed_by_the_next_one() {
-        let interval = Duration::from_millis(200);
-        let (took, _) = asked(interval, move |count| {
-            std::thread::sleep(interval);
-            (Ok(interval), count == 4)
-        });
-        // Twice as long with as much sleep in between.
-        assert!(took < 6 * interval, "{took:?}");
+        let [interval, half] = [5000, 2500].map(Duration::from_millis);
+        assert_eq!(rest(interval, half), half);
+        assert_eq!(rest(interval, interval), Duration::ZERO);
+        assert_eq!(rest(interval, interval + half), Duration::ZERO);
     }
 }
