@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::net::Ipv4Addr;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use adit_proto::config::{PublicKey, Secret};
@@ -52,9 +53,14 @@ impl Keys {
     }
 }
 
+/// Opened once: a thousand clients ask for each of their handshakes.
+static RANDOM: LazyLock<io::Result<File>> = LazyLock::new(|| File::open("/dev/urandom"));
+
 /// Fills a buffer with random bytes.
 pub(crate) fn random(bytes: &mut [u8]) -> io::Result<()> {
-    File::open("/dev/urandom")?.read_exact(bytes)
+    let opened = RANDOM.as_ref();
+    let mut file = opened.map_err(|why| io::Error::new(why.kind(), "/dev/urandom"))?;
+    file.read_exact(bytes)
 }
 
 /// A host with a `/run` of its own.

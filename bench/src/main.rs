@@ -74,7 +74,6 @@ enum Command {
     Spec(spec::SpecArgs),
     Profile(profile::ProfileArgs),
     Aead(aead::AeadArgs),
-    Checksum(checksum::ChecksumArgs),
     Embed(embed::EmbedArgs),
     #[command(hide = true)]
     EmbedDevice(embed::DeviceArgs),
@@ -107,7 +106,6 @@ fn main() {
         Command::Spec(args) => spec::run(&args),
         Command::Profile(args) => sandbox::run(|| profile::run(&args)).map_err(plain),
         Command::Aead(args) => aead::run(args),
-        Command::Checksum(args) => checksum::run(args).map_err(plain),
         Command::Embed(args) if args.needs_root() => {
             sandbox::run(|| embed::run(&args)).map_err(plain)
         }

@@ -47,8 +47,9 @@ impl<T: Send + 'static> Threads<T> {
     /// Ends them: what each has found, in their order.
     pub(crate) fn finish(mut self) -> Result<Vec<T>, Failure> {
         self.stop.0.store(true, Relaxed);
-        let joined = self.all.drain(..).map(JoinHandle::join);
-        let found = joined.map(|it| it.map_err(|_| "a thread of the lab failed".into()));
+        let joined: Vec<_> = self.all.drain(..).map(JoinHandle::join).collect();
+        let found = joined.into_iter();
+        let found = found.map(|it| it.map_err(|_| "a thread of the lab failed".into()));
         found.collect()
     }
 }

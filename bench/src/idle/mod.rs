@@ -8,22 +8,19 @@ mod limits;
 use std::time::Duration;
 
 use adit_testbed::framing::Family;
+use adit_testbed::proc;
 use adit_testbed::stats::quantile;
-use adit_testbed::{interrupt, proc};
-use clap::Args;
-use serde_json::{Value, json};
+use clap::{Args, ValueEnum};
+use serde_json::Value;
 
-use crate::goals::{self, GoalResult, Limit};
+use crate::goals::{GoalResult, Limit};
 use crate::hosts;
 use crate::implementation::{Entry, Implementation};
-use crate::install;
 use crate::measure::wait;
 use crate::output::JsonArg;
 use crate::pair::{LinkedHosts, Placement};
-use crate::report::Machine;
-use crate::rounds::{self, Measure, RoundArgs, Samples, Values, measure};
+use crate::rounds::{Experiment, Measure, RoundArgs, Values, measure};
 use crate::sandbox::Failure;
-use crate::stats::summary;
 use crate::tools::{self, Iperf};
 use limits::Limits;
 
@@ -35,10 +32,10 @@ use limits::Limits;
 /// router has, and a TCP stream and pings go through it. One implementation takes some 90 seconds a
 /// round.
 ///
-/// JSON is one object with `schema` (1), `command`, `machine`, `rounds`, `seconds`, `implementations`,
-/// `measures`, `goals` and `notes`. Each of the `measures` has `id`, `title`, `unit` and, for each
-/// implementation, the value of every round, `median`, `min`, `max` and `spread`. Each of the
-/// `goals` has `name`, `value`, `goal` and `met`. `notes` say what did not work.
+/// JSON is one object with `schema` (1), `command`, `started`, `machine`, `stopped`, `rounds`,
+/// `seconds`, `implementations`, `measures`, `goals` and `notes`. Each of the `measures` has `id`,
+/// `title`, `unit` and, for each implementation, the value of every round, `median`, `min`, `max` and
+/// `spread`. Each of the `goals` has `name`, `value`, `goal` and `met`. `notes` say what did not work.
 ///
 /// Needs root, iperf3, ping, ip and wg; the small router needs control groups. Leaves nothing behind.
 #[derive(Args, Clone, Debug)]
@@ -78,23 +75,29 @@ const SETTLES: Duration = Duration::from_secs(16);
 const STREAM: u32 = 5;
 const WARM_UP: u32 = 2;
 
-/// The values, and why there are none of a small router.
-fn one(entry: &Entry, seconds: u32) -> Result<(Values, Option<Failure>), Failure> {
-    let tunnel = || LinkedHosts::new(entry, Placement::Free, Family::V4, "cubic");
-    let mut pair = tunnel()?;
+/// What is measured after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+enum Part {
+    /// A tunnel that carries nothing.
+    Silence,
+    /// A stream and pings to a host whose daemon has little.
+    SmallRouter,
+}
+
+fn tunnel(entry: &Entry) -> Result<LinkedHosts, Failure> {
+    LinkedHosts::new(entry, Placement::Free, Family::V4, "cubic")
+}
+
+/// With one peer, and with many more.
+fn silent_tunnel(entry: &Entry, seconds: u32) -> Result<Values, Failure> {
+    let mut pair = tunnel(entry)?;
     let [daemon, _] = pair.daemons().ok_or("it has no daemon")?;
     let mut values = silence(daemon, seconds, ["wakeups_1", "cpu_1", "memory_1"])?;
     add_peers(&pair)?;
     let names = ["wakeups_1000", "cpu_1000", "memory_1000"];
     values.extend(silence(daemon, seconds, names)?);
     pair.check()?;
-    drop(pair);
-    // A daemon that was never large.
-    match tunnel().and_then(small_router) {
-        Ok(small) => values.extend(small),
-        Err(why) => return Ok((values, Some(why))),
-    }
-    Ok((values, None))
+    Ok(values)
 }
 
 /// Wake-ups and milliseconds of CPU time a second, and memory, of a daemon that has nothing to do.
@@ -128,8 +131,9 @@ fn add_peers(pair: &LinkedHosts) -> Result<(), Failure> {
     hosts::wg(&pair.a, "addconf wg0 /run/peers")
 }
 
-/// A stream and pings to a host whose daemon has little.
-fn small_router(mut pair: LinkedHosts) -> Result<Values, Failure> {
+/// With a daemon that was never large.
+fn small_router(entry: &Entry) -> Result<Values, Failure> {
+    let mut pair = tunnel(entry)?;
     let [_, daemon] = pair.daemons().ok_or("it has no daemon")?;
     let limits = Limits::on(daemon)?;
     let stream = Iperf {
@@ -153,108 +157,78 @@ fn small_router(mut pair: LinkedHosts) -> Result<Values, Failure> {
 pub(crate) fn run(args: &IdleArgs) -> Result<(), Failure> {
     tools::require(&tools::LOAD)?;
     let json = args.json.open()?;
-    let mut machine = Machine::here();
-    let (implementations, left_out) =
-        install::find_all(&args.rounds.implementations, args.rounds.adit.path())?;
-    let told = |(who, why): (Implementation, String)| format!("{}: {why}", who.name());
-    let mut notes: Vec<String> = left_out.into_iter().map(told).collect();
-    let mut samples = Samples::new();
-    let rounds = args.rounds.rounds;
-    for round in 1..=rounds {
-        eprintln!("round {round} of {rounds}");
-        for entry in install::order(&implementations, round) {
-            interrupt::check()?;
-            let name = entry.who.name();
-            eprint!("  {name:<14}");
-            let (values, why_not) = match one(&entry, args.seconds) {
-                Ok(measured) => measured,
-                Err(why) => (Vec::new(), Some(why)),
-            };
-            if let Some(why) = why_not {
-                interrupt::check()?;
-                eprint!("failed: {why} · ");
-                notes.push(format!("{name}, round {round}: {why}"));
-            }
-            eprintln!("{}", progress(&values));
-            for (id, value) in values {
-                samples.entry(((), id, entry.who)).or_default().push(value);
-            }
-        }
+    let mut experiment = Experiment::new(&MEASURES);
+    let measure = |entry: &Entry, part| match part {
+        Part::Silence => silent_tunnel(entry, args.seconds),
+        Part::SmallRouter => small_router(entry),
+    };
+    experiment.run(&args.rounds, &[], measure, |_, values| progress(values))?;
+    let goals = goals(&experiment);
+    let tables = experiment.tables(experiment.parts()) + &experiment.end(&goals);
+    let document = document(&experiment, args.seconds, &goals);
+    experiment.publish(json, &tables, &document)
+}
+
+/// One list of measures: each is of one part.
+fn document(experiment: &Experiment<Part>, seconds: u32, goals: &[GoalResult]) -> Value {
+    let mut document = experiment.document("idle", "part", goals);
+    let mut measures = Vec::new();
+    for part in document["parts"].as_array_mut().into_iter().flatten() {
+        measures.extend(
+            part["measures"]
+                .as_array_mut()
+                .into_iter()
+                .flatten()
+                .map(Value::take),
+        );
     }
-    machine.finish();
-    let goals = goals(&samples);
-    let table = format!(
-        "{}\n{}",
-        table(&implementations, &samples),
-        goals::table(&goals)
-    );
-    let measures = MEASURES.iter().map(|measure| {
-        json!({"id": measure.id, "title": measure.title, "unit": measure.unit,
-            "implementations": rounds::implementations(&samples, (), measure.id)})
-    });
-    let document = json!({
-        "schema": 1,
-        "command": "idle",
-        "machine": machine,
-        "rounds": rounds,
-        "seconds": args.seconds,
-        "implementations": implementations,
-        "measures": measures.collect::<Value>(),
-        "goals": goals,
-        "notes": notes,
-    });
-    json.publish(&table, &document)
+    for measure in &mut measures {
+        measure["id"] = measure["name"].take();
+    }
+    document["measures"] = measures.into();
+    document["seconds"] = seconds.into();
+    document
+        .as_object_mut()
+        .expect("it has fields")
+        .remove("parts");
+    document
 }
 
 /// A tunnel that is silent wakes nobody up, and a router with 64 MiB has room for it.
-fn goals(samples: &Samples<()>) -> Vec<GoalResult> {
-    let goal = |id, name: &str, most, unit| {
-        let value = summary(samples.get(&((), id, Implementation::Adit))?)?.median;
+fn goals(experiment: &Experiment<Part>) -> Vec<GoalResult> {
+    use Part::{Silence, SmallRouter};
+    let goal = |part, id, name: &str, most, unit| {
+        let value = experiment.summary(part, id, Implementation::Adit)?.median;
         let name = name.to_owned();
         Some(GoalResult::new(name, value, Limit::AtMost(most), unit))
     };
     let all = [
-        goal("wakeups_1", "wake-ups, one peer", 0.1, " a second"),
-        goal("wakeups_1000", "wake-ups, 1,000 peers", 0.1, " a second"),
-        goal("small_memory", "memory on a small router", 64.0, " MiB"),
+        goal(Silence, "wakeups_1", "wake-ups, one peer", 0.1, " a second"),
+        goal(
+            Silence,
+            "wakeups_1000",
+            "wake-ups, 1,000 peers",
+            0.1,
+            " a second",
+        ),
+        goal(
+            SmallRouter,
+            "small_memory",
+            "memory on a small router",
+            64.0,
+            " MiB",
+        ),
     ];
     all.into_iter().flatten().collect()
 }
 
-/// The medians.
-fn table(implementations: &[Entry], samples: &Samples<()>) -> String {
-    let names = implementations.iter().map(|entry| entry.who.name());
-    let mut text = format!("{:<40}", "median");
-    names.for_each(|name| text += &format!("{name:>14}"));
-    text.push('\n');
-    for measure in &MEASURES {
-        text += &format!("{:<40}", measure.label());
-        for entry in implementations {
-            let values = samples.get(&((), measure.id, entry.who));
-            let median = values.and_then(|values| Some(summary(values)?.median));
-            let cell =
-                median.map_or_else(|| "-".to_owned(), |it| format!("{it:.*}", measure.places));
-            text += &format!("{cell:>14}");
-        }
-        text.push('\n');
-    }
-    text
-}
-
 fn progress(values: &Values) -> String {
-    let of = |id| {
-        let found = values.iter().find(|(of, _)| *of == id);
-        found.map_or_else(|| "-".to_owned(), |(_, value)| format!("{value:.2}"))
-    };
-    format!(
-        "{} and {} wake-ups/s · {} and {} ms/s · small: {} Mb/s, {} MiB",
-        of("wakeups_1"),
-        of("wakeups_1000"),
-        of("cpu_1"),
-        of("cpu_1000"),
-        of("small_rate"),
-        of("small_memory")
-    )
+    let label = |id| MEASURES.iter().find(|measure| measure.id == id);
+    let shown = values.iter().filter_map(|&(id, value)| {
+        let measure = label(id)?;
+        Some(format!("{} {value:.*}", measure.label(), measure.places))
+    });
+    shown.collect::<Vec<_>>().join(" · ")
 }
 
 #[cfg(test)]
@@ -263,12 +237,17 @@ mod tests {
 
     #[test]
     fn goals_are_those_of_what_was_measured() {
-        let mut samples = Samples::new();
-        assert!(goals(&samples).is_empty());
-        samples.insert(((), "wakeups_1", Implementation::Adit), vec![0.0, 0.3, 0.0]);
-        samples.insert(((), "wakeups_1", Implementation::WireguardGo), vec![9.0]);
-        samples.insert(((), "small_memory", Implementation::Adit), vec![65.0]);
-        let judged = goals(&samples);
+        let mut experiment = Experiment::new(&MEASURES);
+        assert!(goals(&experiment).is_empty());
+        for value in [0.0, 0.3, 0.0] {
+            let values = vec![("wakeups_1", value)];
+            experiment.add(Part::Silence, Implementation::Adit, values);
+        }
+        let values = vec![("wakeups_1", 9.0)];
+        experiment.add(Part::Silence, Implementation::WireguardGo, values);
+        let values = vec![("small_memory", 65.0)];
+        experiment.add(Part::SmallRouter, Implementation::Adit, values);
+        let judged = goals(&experiment);
         let judged: Vec<_> = judged
             .iter()
             .map(|goal| (goal.name.as_str(), goal.met))
@@ -278,6 +257,12 @@ mod tests {
             ("memory on a small router", false),
         ];
         assert_eq!(judged, expected);
+        let json = document(&experiment, 20, &goals(&experiment));
+        let [wakeups, memory] = [0, 1].map(|n| &json["measures"][n]);
+        assert_eq!(wakeups["id"], "wakeups_1");
+        assert_eq!(wakeups["implementations"]["adit"]["max"], 0.3);
+        assert_eq!(memory["id"], "small_memory");
+        assert!(json["parts"].is_null() && json["seconds"] == 20);
     }
 
     #[test]

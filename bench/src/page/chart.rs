@@ -94,9 +94,10 @@ fn bars(text: &str) -> Result<(&'static str, String), String> {
         other => return Err(format!("results of `adit-lab {other}` have no such bars")),
     };
     let print = format!(
-        "{}; thin lines reach from the least to the greatest. Made by: adit-lab {}",
+        "{}; thin lines reach from the least to the greatest. Made by: adit-lab {}{}",
         rounds_of(&run),
-        run.command
+        run.command,
+        settings_of(&json["settings"])
     );
     let bars = super::gateway::bars(&json).into_iter();
     let print = vec![versions_of(&run), print];
@@ -120,6 +121,16 @@ fn versions_of(run: &Run) -> String {
         }
     });
     versions.collect::<Vec<_>>().join(", ")
+}
+
+/// Of a comparison: what was asked for, and how TCP was controlled.
+fn settings_of(settings: &Value) -> String {
+    let steps = settings["steps"].as_array().into_iter().flatten();
+    let steps: Vec<_> = steps.filter_map(Value::as_str).collect();
+    match settings["congestion_control"].as_str() {
+        Some(control) => format!(" --only {}, TCP with {control}", steps.join(",")),
+        None => String::new(),
+    }
 }
 
 fn rounds_of(run: &Run) -> String {

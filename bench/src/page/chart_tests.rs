@@ -179,7 +179,11 @@ fn the_small_print_has_machine_date_versions_and_command() {
         "{svg}"
     );
     assert!(svg.contains("Medians of 5 rounds"), "{svg}");
-    assert!(svg.contains("Made by: adit-lab compare<"), "{svg}");
+    assert!(
+        svg.contains("Made by: adit-lab compare --only ping-load,tcp1"),
+        "{svg}"
+    );
+    assert!(svg.contains("TCP with cubic</text>"), "{svg}");
 }
 
 #[test]
