@@ -21,6 +21,20 @@ fn an_end_behind_bytes_that_do_not_fit_is_not_taken() {
 }
 
 #[test]
+fn an_acknowledgement_behind_an_end_at_the_edge_of_the_window_is_heard() {
+    let mut end = OtherEnd::new(SMALL, 1000);
+    let (seq, next) = (end.seq, end.next);
+    end.write(1000);
+    end.step();
+    end.send(ACK | FIN, seq, next, &[1; 2048]);
+    end.send(ACK, seq + 2049, next + 1000, &[]);
+    end.step();
+    assert_eq!(end.read(), (2048, true));
+    let came = end.run(10 * SECOND, |_, _| {});
+    assert!(came.iter().all(|segment| segment.len == 0), "{came:?}");
+}
+
+#[test]
 fn a_connection_that_gets_a_smaller_ring_does_not_lose_bytes_before_the_end() {
     let mut end = OtherEnd::new(200 << 10, 1000);
     end.run(12 * SECOND, |_, _| {});

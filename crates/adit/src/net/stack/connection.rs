@@ -167,6 +167,14 @@ impl TcpConnection {
             let (seq, ack) = (self.segments.ack, self.segments.recovery.unacknowledged());
             return self.process_bare(core, seq.wrapping_sub(1), ack, 0);
         }
+        // smoltcp takes an end right behind its window, and then refuses everything until it has acknowledged that.
+        if is_open && self.segments.is_past_window() {
+            self.send(core);
+            if self.segments.is_past_window() {
+                // There is no room. The other end repeats the segment.
+                return;
+            }
+        }
         let before = self.segments.recovery.unacknowledged();
         let is_expected = matches!(self.state, Listen | SynSent);
         let repeat = self.segments.received(packet, headers, is_expected);

@@ -146,6 +146,11 @@ impl Segments {
         }
     }
 
+    /// Whether smoltcp has taken an end that its window does not reach.
+    pub(super) fn is_past_window(&self) -> bool {
+        is_before(self.right, self.ack)
+    }
+
     /// Whether all that a segment of the open connection says is what it acknowledges, and its window.
     pub(super) fn is_bare(&self, packet: &[u8], headers: &Headers) -> bool {
         let segment = &packet[headers.start..headers.end];
