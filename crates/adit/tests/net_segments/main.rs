@@ -4,6 +4,7 @@
 
 mod endings;
 mod numbers;
+mod repeats;
 mod windows;
 
 use std::io::{ErrorKind, Read, Write};

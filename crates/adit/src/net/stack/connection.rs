@@ -265,7 +265,7 @@ impl TcpConnection {
     /// Has smoltcp send anew all that is not acknowledged: to it the time has passed for which it waits.
     /// False if it waits for none.
     fn repeat_all(&mut self, core: &mut Core) -> bool {
-        let Some(awake) = &mut self.awake else {
+        let Some(awake) = &self.awake else {
             return false;
         };
         let now = Instant::from_micros(self.segments.now);
@@ -273,8 +273,7 @@ impl TcpConnection {
         let Some(time) = time.filter(|time| *time > now) else {
             return false;
         };
-        let (interface, egress) = (&mut core.interface, &mut core.egress);
-        awake.send(interface, egress, &mut self.segments, time);
+        self.send_segment(core, time);
         true
     }
 
@@ -356,9 +355,6 @@ impl TcpConnection {
     }
 
     fn send(&mut self, core: &mut Core) -> Sending {
-        let Some(awake) = &mut self.awake else {
-            return Sending::Done;
-        };
         // smoltcp would forget what was received once it no longer waits for repeated segments.
         if self.state == tcp::State::TimeWait
             && self
@@ -373,14 +369,32 @@ impl TcpConnection {
             if !core.egress.has_room() {
                 return Sending::NoRoom;
             }
-            let (interface, egress) = (&mut core.interface, &mut core.egress);
-            if !awake.send(interface, egress, &mut self.segments, time) {
+            if !self.send_segment(core, time) {
                 sending = Sending::Done;
                 break;
             }
         }
-        self.state = awake.tcp().state();
+        if let Some(awake) = &mut self.awake {
+            self.state = awake.tcp().state();
+        }
         sending
+    }
+
+    /// Has smoltcp send a segment. False if it has none to send at this time.
+    fn send_segment(&mut self, core: &mut Core, time: Instant) -> bool {
+        let Some(awake) = &mut self.awake else {
+            return false;
+        };
+        let (interface, egress) = (&mut core.interface, &mut core.egress);
+        let has_sent = awake.send(interface, egress, &mut self.segments, time);
+        // The first segment that is sent anew leaves a smaller window to the others.
+        if has_sent
+            && self.is_established()
+            && let Some((ack, window)) = self.segments.recovery.reduced()
+        {
+            self.process_bare(core, self.segments.ack, ack, window);
+        }
+        has_sent
     }
 
     fn write_fd(&mut self) -> usize {

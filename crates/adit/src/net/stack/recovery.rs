@@ -111,6 +111,12 @@ impl Recovery {
         Some(self.tell()).filter(|now| told != Some(*now))
     }
 
+    /// The same, unless smoltcp has only the window of the handshake, which is small.
+    pub(super) fn reduced(&mut self) -> Option<(u32, u16)> {
+        self.told?;
+        self.news()
+    }
+
     /// Whether what smoltcp sends may probe a closed window.
     pub(super) fn may_probe(&self) -> bool {
         self.told.is_none_or(|(_, window)| window == 0)
