@@ -168,23 +168,27 @@ impl TcpConnection {
             return self.process_bare(core, seq.wrapping_sub(1), ack, 0);
         }
         // smoltcp takes an end right behind its window, and then refuses everything until it has acknowledged that.
+        // Where its acknowledgement finds no room the segment is lost.
         if is_open && self.segments.is_past_window() {
             self.send(core);
             if self.segments.is_past_window() {
-                // There is no room. The other end repeats the segment.
                 return;
             }
         }
         let before = self.segments.recovery.unacknowledged();
         let is_expected = matches!(self.state, Listen | SynSent);
         let repeat = self.segments.received(packet, headers, is_expected);
-        // smoltcp may refuse the segment, since its payload or its number is outside the window. Two ends that
-        // write into full windows would wait for each other (RFC 9293 §3.10.7.4).
-        if is_open && let Some((ack, window)) = self.segments.recovery.news() {
+        let news = is_open.then(|| self.segments.recovery.news()).flatten();
+        let is_next =
+            is_open && !is_half_closed(self.state) && self.segments.is_next(packet, headers);
+        // smoltcp ignores the acknowledgement of a segment outside its window. It is told separately, or two ends
+        // with full windows would wait for each other (RFC 9293 §3.10.7.4).
+        if !is_next && let Some((ack, window)) = news {
             self.process_bare(core, self.segments.ack, ack, window);
         }
         let has_ended = self.tcp().is_none_or(|socket| socket.state() == Closed);
-        if !is_open || !has_ended && !self.segments.is_bare(packet, headers) {
+        let is_wanted = is_next && news.is_some() || !self.segments.is_bare(packet, headers);
+        if !is_open || !has_ended && is_wanted {
             self.segments.limit_window(packet, headers.start, is_open);
             self.process(core, packet, headers.start);
         }
@@ -270,11 +274,8 @@ impl TcpConnection {
         };
         let now = Instant::from_micros(self.segments.now);
         let time = core.interface.poll_at(now, &awake.sockets);
-        let Some(time) = time.filter(|time| *time > now) else {
-            return false;
-        };
-        self.send_segment(core, time);
-        true
+        let time = time.filter(|time| *time > now);
+        time.map(|time| self.send_segment(core, time)).is_some()
     }
 
     /// Whether the other end has accepted it, or it theirs.
@@ -356,11 +357,8 @@ impl TcpConnection {
 
     fn send(&mut self, core: &mut Core) -> Sending {
         // smoltcp would forget what was received once it no longer waits for repeated segments.
-        if self.state == tcp::State::TimeWait
-            && self
-                .time_wait_since
-                .is_some_and(|since| since + SECOND < core.now)
-        {
+        let is_late = |since| since + SECOND < core.now;
+        if self.state == tcp::State::TimeWait && self.time_wait_since.is_some_and(is_late) {
             return Sending::Done;
         }
         let time = Instant::from_micros(core.now);

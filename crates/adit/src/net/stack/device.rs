@@ -18,7 +18,7 @@ use super::congestion::MOST;
 use super::recovery::{Recovery, Repeat, is_before};
 use crate::frame::{Gso, GsoKind};
 use crate::net::link::Egress;
-use crate::net::wire::{self, ACK, FIN, Flow, Headers, RST, SYN, word};
+use crate::net::wire::{self, ACK, FIN, Flow, Headers, RST, SYN, TCP_HEADER, word};
 
 /// The longest packet.
 const MAX_PACKET: usize = 65_535;
@@ -149,6 +149,16 @@ impl Segments {
     /// Whether smoltcp has taken an end that its window does not reach.
     pub(super) fn is_past_window(&self) -> bool {
         is_before(self.right, self.ack)
+    }
+
+    /// Whether smoltcp takes a segment of the open connection, and with it what that acknowledges: the next one,
+    /// if it fits the window and is of the plainest kind.
+    pub(super) fn is_next(&self, packet: &[u8], headers: &Headers) -> bool {
+        let segment = &packet[headers.start..headers.end];
+        let payload = u32::try_from(segment.len() - TCP_HEADER).unwrap_or(0);
+        let is_plain = segment[12] >> 4 == 5 && segment[13] & (FIN | RST) == 0;
+        let seq = wire::wide(segment, 4);
+        is_plain && seq == self.ack && !is_before(self.right, seq.wrapping_add(payload))
     }
 
     /// Whether all that a segment of the open connection says is what it acknowledges, and its window.
