@@ -10,6 +10,7 @@ mod windows;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::net::UnixStream;
+use std::sync::mpsc::Receiver;
 
 use adit::net::testing::BareStack;
 use adit::{Gso, GsoKind};
@@ -63,6 +64,15 @@ fn wide(bytes: &[u8], at: usize) -> u32 {
 impl OtherEnd {
     /// The program has connected, and has read and written nothing.
     fn new(budget: usize, window: u16) -> Self {
+        let (mut end, opened) = Self::connecting(budget, window);
+        end.answer_syn();
+        assert_eq!(opened.try_recv(), Ok(true));
+        end.step();
+        end
+    }
+
+    /// The program waits for the answer to its SYN.
+    fn connecting(budget: usize, window: u16) -> (Self, Receiver<bool>) {
         let mut end = Self::alone(stack(budget), window);
         let (program, ours) = UnixStream::pair().expect("two sockets");
         program.set_nonblocking(true).expect("it can");
@@ -71,10 +81,7 @@ impl OtherEnd {
         let opened = end.stack.connect(remote, ours.into());
         let syn = end.step().pop().expect("a SYN");
         end.next = syn.seq + 1;
-        end.answer_syn();
-        assert_eq!(opened.try_recv(), Ok(true));
-        end.step();
-        end
+        (end, opened)
     }
 
     fn alone(stack: BareStack, window: u16) -> Self {

@@ -2,7 +2,7 @@
 
 use std::net::{Shutdown, SocketAddr};
 
-use crate::{ACK, FIN, LARGE, OtherEnd, SCALE, SECOND, SMALL};
+use crate::{ACK, FIN, FIRST, LARGE, OtherEnd, SCALE, SECOND, SMALL, SYN};
 
 #[test]
 fn an_end_behind_bytes_that_do_not_fit_is_not_taken() {
@@ -32,6 +32,28 @@ fn an_acknowledgement_behind_an_end_at_the_edge_of_the_window_is_heard() {
     assert_eq!(end.read(), (2048, true));
     let came = end.run(10 * SECOND, |_, _| {});
     assert!(came.iter().all(|segment| segment.len == 0), "{came:?}");
+}
+
+#[test]
+fn an_end_in_the_first_segment_behind_bytes_that_do_not_fit_is_not_taken() {
+    let (mut end, _opened) = OtherEnd::connecting(SMALL, 1000);
+    end.send(SYN | ACK, FIRST, end.next, &[]);
+    // Before the stack has acknowledged that.
+    for (len, ended) in [(3000, false), (953, true)] {
+        end.send(ACK | FIN, end.seq + 1, end.next, &vec![1; len]);
+        let told = end.step().pop().expect("an acknowledgement");
+        end.step();
+        let came = told.ack - end.seq - 1;
+        assert_eq!(
+            end.read(),
+            (
+                usize::try_from(came - u32::from(ended)).expect("few"),
+                ended
+            )
+        );
+        end.seq += came;
+    }
+    assert_eq!(end.seq, FIRST + 3001);
 }
 
 #[test]

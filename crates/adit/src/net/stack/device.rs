@@ -242,6 +242,8 @@ impl Segments {
         if !is_expected || answers.is_some_and(|ack| ack != self.recovery.next()) {
             return Repeat::Nothing;
         }
+        // To smoltcp the window of its SYN begins with the other end's.
+        self.right = seq.wrapping_add(self.right.wrapping_sub(self.ack));
         self.ack = seq.wrapping_add(1);
         let scale = wire::syn_option(packet, headers, 3, 3).map(|at| packet[at]);
         self.theirs = SynOptions {
