@@ -94,6 +94,21 @@ impl BareStack {
         true
     }
 
+    /// Binds a UDP port to this descriptor, which keeps messages apart. The receiver hears whether it was free.
+    pub fn bind(&self, port: u16, fd: OwnedFd) -> Receiver<bool> {
+        let (sender, bound) = channel();
+        let reply = Box::new(move |result: Result<u16, _>| {
+            let _ = sender.send(result.is_ok());
+        });
+        self.ask(Command::Bind {
+            port,
+            fd,
+            tells_unreachable: Arc::default(),
+            reply,
+        });
+        bound
+    }
+
     /// A packet came out of the tunnel, perhaps several as one.
     pub fn push(&mut self, packet: &[u8], gso: Option<Gso>) {
         let _ = self

@@ -4,6 +4,7 @@
 
 mod endings;
 mod numbers;
+mod ports;
 mod repeats;
 mod windows;
 

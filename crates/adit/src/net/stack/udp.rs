@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, recv, sendmsg};
 
@@ -27,6 +28,15 @@ struct Port {
     fd: OwnedFd,
     is_ready: bool,
     tells_unreachable: Arc<AtomicBool>,
+}
+
+impl Port {
+    /// Whether its program has closed its end.
+    fn is_gone(&self) -> bool {
+        let mut fds = [PollFd::new(&self.fd, PollFlags::empty())];
+        let _ = poll(&mut fds, Some(&Timespec::default()));
+        fds[0].revents().contains(PollFlags::HUP)
+    }
 }
 
 #[derive(Default)]
@@ -50,8 +60,14 @@ impl Udp {
         tells_unreachable: Arc<AtomicBool>,
         reply: Reply<u16>,
     ) {
-        // Its socket may have been closed just before: what that has sent goes first.
-        while core.egress.has_room() && matches!(self.turn(core, port), PortState::Some) {}
+        // The program of the port may be gone since the last turn. What it has sent goes first, and is bounded.
+        if self.ports.get(&port).is_some_and(Port::is_gone)
+            && let Some(old) = self.ports.remove(&port)
+        {
+            self.message.resize(MAX_MESSAGE, 0);
+            while send_next(core, &old, &mut self.message).is_none() {}
+            let _ = epoll::delete(&core.epoll, &old.fd);
+        }
         let asked = port;
         let port = match port {
             0 => core.free_port(|port| self.ports.contains_key(&port)),
@@ -186,34 +202,40 @@ fn send(core: &mut Core, socket: &Port, message: &mut [u8]) -> PortState {
         if !core.egress.has_room() {
             return PortState::Some;
         }
-        let len = match recv(&socket.fd, &mut *message, RecvFlags::DONTWAIT) {
-            Ok((_, 0)) => return PortState::Closed,
-            Ok((_, len)) => len.min(message.len()),
-            Err(Errno::AGAIN) => return PortState::All,
-            Err(Errno::INTR) => continue,
-            Err(_) => return PortState::Closed,
-        };
-        let message = &message[..len];
-        let Some((_, remote)) = datagram::parse(message) else {
-            continue;
-        };
-        let payload = &message[HEADER..];
-        let len = wire::datagram_len(remote.ip(), payload.len());
-        let source = core.source_for(remote).filter(|_| len <= core.mtu);
-        let Some(source) = source else {
-            count(&core.shared.counters.datagrams_dropped);
-            continue;
-        };
-        let flow = Flow {
-            local: SocketAddr::new(source, socket.port),
-            remote,
-        };
-        core.egress.send(len, |packet| {
-            wire::write_datagram(packet, &flow, payload);
-            ((), None)
-        });
+        if let Some(state) = send_next(core, socket, message) {
+            return state;
+        }
     }
     PortState::Some
+}
+
+/// Sends one datagram. What is left, if that is known.
+fn send_next(core: &mut Core, socket: &Port, message: &mut [u8]) -> Option<PortState> {
+    let len = match recv(&socket.fd, &mut *message, RecvFlags::DONTWAIT) {
+        Ok((_, 0)) => return Some(PortState::Closed),
+        Ok((_, len)) => len.min(message.len()),
+        Err(Errno::AGAIN) => return Some(PortState::All),
+        Err(Errno::INTR) => return None,
+        Err(_) => return Some(PortState::Closed),
+    };
+    let message = &message[..len];
+    let (_, remote) = datagram::parse(message)?;
+    let payload = &message[HEADER..];
+    let len = wire::datagram_len(remote.ip(), payload.len());
+    let source = core.source_for(remote).filter(|_| len <= core.mtu);
+    let Some(source) = source else {
+        count(&core.shared.counters.datagrams_dropped);
+        return None;
+    };
+    let flow = Flow {
+        local: SocketAddr::new(source, socket.port),
+        remote,
+    };
+    core.egress.send(len, |packet| {
+        wire::write_datagram(packet, &flow, payload);
+        ((), None)
+    });
+    None
 }
 
 fn deliver(core: &Core, socket: &Port, kind: MessageKind, remote: SocketAddr, payload: &[u8]) {
