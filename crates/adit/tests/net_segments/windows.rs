@@ -133,6 +133,7 @@ fn an_end_behind_a_window_that_only_a_probe_has_told_is_not_taken_too_early() {
 fn no_more_is_sent_than_the_other_end_takes() {
     for window in [1, 2, 31, 32, 33] {
         let mut end = OtherEnd::new(LARGE, window);
+        let before = end.next;
         end.write(60_000);
         let limit = u32::from(window) << SCALE;
         end.run(SECOND, |end, segment| {
@@ -140,6 +141,7 @@ fn no_more_is_sent_than_the_other_end_takes() {
             assert!(sent <= limit, "{sent} {limit}");
             end.take(segment);
         });
+        assert_ne!(end.next, before, "{window}");
     }
 }
 
