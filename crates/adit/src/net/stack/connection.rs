@@ -163,12 +163,13 @@ impl TcpConnection {
         self.segments.now = now;
         let is_open = self.is_established();
         if is_open && !self.segments.is_near(packet, headers.start) {
-            // Whoever sent it hears what is expected, now and then (RFC 5961 §7): this asks for that.
+            // smoltcp answers a keep-alive with the numbers that it expects, at most once a
+            // second (RFC 5961 §7). This segment looks like one.
             let (seq, ack) = (self.segments.ack, self.segments.recovery.unacknowledged());
             return self.process_bare(core, seq.wrapping_sub(1), ack, 0);
         }
-        // smoltcp takes an end right behind its window, and then refuses everything until it has acknowledged that.
-        // Where its acknowledgement finds no room the segment is lost.
+        // smoltcp takes an end right behind its window, and then refuses everything until it has
+        // acknowledged that. Where its acknowledgement finds no room, the segment is lost.
         if is_open && self.segments.is_past_window() {
             self.send(core);
             if self.segments.is_past_window() {
@@ -181,8 +182,9 @@ impl TcpConnection {
         let news = is_open.then(|| self.segments.recovery.news()).flatten();
         let is_next =
             is_open && !is_half_closed(self.state) && self.segments.is_next(packet, headers);
-        // smoltcp ignores the acknowledgement of a segment outside its window. It is told separately, or two ends
-        // with full windows would wait for each other (RFC 9293 §3.10.7.4).
+        // smoltcp ignores the acknowledgement of a segment outside its window. It is told
+        // separately, or two ends with full windows would wait for each other (RFC 9293
+        // §3.10.7.4).
         if !is_next && let Some((ack, window)) = news {
             self.process_bare(core, self.segments.ack, ack, window);
         }
@@ -193,7 +195,7 @@ impl TcpConnection {
             self.process(core, packet, headers.start);
         }
         self.repeat(core, repeat);
-        // Once the program is gone an end that only answers is not waited for.
+        // Once the program is gone, only a new acknowledgement counts as progress.
         if !self.program.is_gone || self.segments.recovery.unacknowledged() != before {
             self.silent_since = None;
         }
@@ -239,8 +241,8 @@ impl TcpConnection {
     }
 
     fn repeat(&mut self, core: &mut Core, what: Repeat) {
-        // The end of the stream alone: smoltcp has no payload to repeat because of duplicates, and would forget
-        // its timer over them.
+        // Only the FIN is not acknowledged. smoltcp's fast retransmit does not repeat a FIN and
+        // would stop its timer.
         let is_end = self.queued() == 0;
         match what {
             Repeat::Nothing => {}
@@ -347,8 +349,8 @@ impl TcpConnection {
         } else if self.program.has_ended
             && (socket.state() != tcp::State::CloseWait || socket.send_queue() == 0)
         {
-            // After what the ring has, which smoltcp hears no window for once it waits for the last
-            // acknowledgement. Nothing happens the second time.
+            // In LAST-ACK smoltcp ignores window updates, so the ring is sent first. A second
+            // `close` does nothing.
             socket.close();
             self.state = socket.state();
         }

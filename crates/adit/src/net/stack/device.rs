@@ -151,8 +151,8 @@ impl Segments {
         is_before(self.right, self.ack)
     }
 
-    /// Whether smoltcp takes a segment of the open connection, and with it what that acknowledges: the next one,
-    /// if it fits the window and is of the plainest kind.
+    /// Whether smoltcp takes this segment of the open connection, with its acknowledgement: the next
+    /// one, if it fits the window and has neither options nor FIN.
     pub(super) fn is_next(&self, packet: &[u8], headers: &Headers) -> bool {
         let segment = &packet[headers.start..headers.end];
         let payload = u32::try_from(segment.len() - TCP_HEADER).unwrap_or(0);
@@ -161,7 +161,7 @@ impl Segments {
         is_plain && seq == self.ack && !is_before(self.right, seq.wrapping_add(payload))
     }
 
-    /// Whether all that a segment of the open connection says is what it acknowledges, and its window.
+    /// Whether a segment carries nothing but an acknowledgement and a window.
     pub(super) fn is_bare(&self, packet: &[u8], headers: &Headers) -> bool {
         let segment = &packet[headers.start..headers.end];
         let has_payload = segment.len() > usize::from(segment[12] >> 4) * 4;
@@ -170,8 +170,7 @@ impl Segments {
         !has_payload && segment[13] & (FIN | RST) == 0 && !is_old
     }
 
-    /// Has what a segment that was received acknowledges, and its window, be what smoltcp was told: what may be
-    /// on its way.
+    /// Replaces the acknowledgement and the window of a received segment by what smoltcp was told last.
     pub(super) fn limit_window(&mut self, packet: &mut [u8], start: usize, is_open: bool) {
         let window = match is_open {
             true => {
@@ -295,7 +294,7 @@ impl Segments {
                 self.recovery.sent(self.now, seq, len, self.mss);
                 self.ack = ack;
                 let right = self.right_edge(ack, window);
-                // smoltcp forgets which window a probe of a closed one has told.
+                // A zero-window probe does not change the window that smoltcp accepts.
                 let is_probe = payload > 0 && self.recovery.may_probe();
                 if !is_probe || is_before(right, self.right) {
                     self.right = right;

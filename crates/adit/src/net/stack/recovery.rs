@@ -20,8 +20,8 @@ use crate::net::wire::{self, Headers};
 const DUPLICATES: u8 = 3;
 /// Holes that are repeated, one in a round trip, before all is sent anew.
 const MAX_HOLES: u32 = 8;
-/// How often a silent path is probed, each time after twice as long, and from which time on with all. Then
-/// smoltcp's timer is waited for, which each of these has made longer.
+/// How often a silent path is probed, each time after twice as long. The first two repeat one
+/// segment, the others all. Each of those doubles smoltcp's timer, which is waited for in the end.
 const MAX_PROBES: u32 = 8;
 const WITH_ALL: u32 = 3;
 /// What a path without a measurement takes, and what is added to two round trips, since an
@@ -47,8 +47,8 @@ pub(super) struct Recovery {
     pub(super) congestion: Congestion,
     /// By how many bits the other end's windows are more than it writes.
     pub(super) scale: u8,
-    /// What smoltcp was told last: what is acknowledged, and the window. `None`: what the segments said that
-    /// opened the connection.
+    /// What smoltcp was told last: what is acknowledged, and the window. `None` until the first
+    /// segment after the handshake.
     told: Option<(u32, u16)>,
     /// The first byte that is not acknowledged, and what follows the last one that was sent.
     unacknowledged: u32,
@@ -111,13 +111,13 @@ impl Recovery {
         Some(self.tell()).filter(|now| told != Some(*now))
     }
 
-    /// The same, unless smoltcp has only the window of the handshake, which is small.
+    /// The same, but not before the first segment after the handshake, whose window is small.
     pub(super) fn reduced(&mut self) -> Option<(u32, u16)> {
         self.told?;
         self.news()
     }
 
-    /// Whether what smoltcp sends may probe a closed window.
+    /// Whether a segment with payload may be a zero-window probe.
     pub(super) fn may_probe(&self) -> bool {
         self.told.is_none_or(|(_, window)| window == 0)
     }
