@@ -69,17 +69,16 @@ impl Headers {
             _ => Err(Unusable::Malformed),
         }?;
         let payload = &bytes[headers.start..headers.end];
-        let (header, least) = match headers.protocol {
+        let least = match headers.protocol {
             TCP => {
-                let header = payload
-                    .get(12)
-                    .map_or(0, |offset| usize::from(offset >> 4) * 4);
-                (header, TCP_HEADER)
+                let header = payload.get(12).map(|offset| usize::from(offset >> 4) * 4);
+                let header = header.filter(|header| *header >= TCP_HEADER);
+                header.ok_or(Unusable::Malformed)?
             }
-            UDP | ICMP | ICMPV6 => (8, 8),
-            _ => (0, 0),
+            UDP | ICMP | ICMPV6 => 8,
+            _ => 0,
         };
-        let is_whole = header >= least && payload.len() >= header;
+        let is_whole = payload.len() >= least;
         let is_unicast = |address: IpAddr| !address.is_multicast() && !address.is_unspecified();
         if !is_whole || !is_unicast(headers.source) || !is_unicast(headers.destination) {
             return Err(Unusable::Malformed);
@@ -239,8 +238,29 @@ pub(super) fn bare_segment_len(flow: &Flow) -> usize {
     ip_header(flow.local.ip()) + TCP_HEADER
 }
 
-/// Writes a segment without options and payload.
-pub(super) fn write_bare_segment(packet: &mut [u8], flow: &Flow, flags: u8, seq: u32, ack: u32) {
+/// Writes an acknowledgement as the other end of a flow sends it, for smoltcp, which looks at no
+/// checksum.
+pub(super) fn write_acknowledgement(
+    packet: &mut [u8],
+    flow: &Flow,
+    numbers: [u32; 2],
+    window: u16,
+) {
+    let back = Flow {
+        local: flow.remote,
+        remote: flow.local,
+    };
+    write_bare_segment(packet, &back, ACK, numbers, window);
+}
+
+/// Writes a segment without options, payload and checksum.
+pub(super) fn write_bare_segment(
+    packet: &mut [u8],
+    flow: &Flow,
+    flags: u8,
+    [seq, ack]: [u32; 2],
+    window: u16,
+) -> Headers {
     let headers = write_ip(packet, flow.local.ip(), flow.remote.ip(), TCP);
     let segment = &mut packet[headers.start..];
     segment.fill(0);
@@ -250,23 +270,8 @@ pub(super) fn write_bare_segment(packet: &mut [u8], flow: &Flow, flags: u8, seq:
     segment[8..12].copy_from_slice(&ack.to_be_bytes());
     segment[12] = 5 << 4;
     segment[13] = flags;
-    write_checksum(packet, &headers, 16);
-}
-
-/// Writes an acknowledgement as the other end of a flow sends it.
-pub(super) fn write_acknowledgement(
-    packet: &mut [u8],
-    flow: &Flow,
-    [seq, ack]: [u32; 2],
-    window: u16,
-) {
-    let back = Flow {
-        local: flow.remote,
-        remote: flow.local,
-    };
-    write_bare_segment(packet, &back, ACK, seq, ack);
-    let field = ip_header(flow.local.ip()) + 14;
-    packet[field..field + 2].copy_from_slice(&window.to_be_bytes());
+    segment[14..16].copy_from_slice(&window.to_be_bytes());
+    headers
 }
 
 /// Writes a datagram; the buffer is as long as [`datagram_len`] says.

@@ -86,7 +86,8 @@ pub(super) fn refuse(core: &mut Core, flow: &Flow, packet: &[u8], headers: &Head
 
 pub(super) fn send_bare(core: &mut Core, flow: &Flow, flags: u8, seq: u32, ack: u32) {
     core.egress.send(wire::bare_segment_len(flow), |packet| {
-        wire::write_bare_segment(packet, flow, flags, seq, ack);
+        let headers = wire::write_bare_segment(packet, flow, flags, [seq, ack], 0);
+        wire::write_checksum(packet, &headers, 16);
         ((), None)
     });
 }
