@@ -1,6 +1,7 @@
 //! The command line: `--help`, the man page and the completions all come from these definitions.
 
 use std::io::{ErrorKind, Write};
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
@@ -184,6 +185,12 @@ pub(crate) enum Command {
     /// Holds for all interfaces of the process, until it ends; an upgrade keeps it. No packet is lost
     /// or overtakes another one of its flow. `adit show` shows what is in force.
     Tune(TuneArgs),
+    /// Take over the peers of a gateway whose place this host takes
+    ///
+    /// A peer misses its gateway's answers only after 15 seconds. The gateway that takes its place has the same
+    /// key, peers and address, and none of its sessions: it begins a handshake with each peer, 5,000 a second,
+    /// in the order of the list. Peers with which it had one in the last 5 seconds are left alone.
+    Call(CallArgs),
     /// Write a running tunnel's configuration back to its file
     Save(ChangeArgs),
     /// Apply a changed file to a running tunnel, without disturbing peers that did not change
@@ -377,6 +384,26 @@ pub(crate) struct ThreadChange {
     /// Which of them process an interface
     #[arg(long, value_name = "POLICY")]
     pub(crate) policy: Option<PolicyArg>,
+}
+
+#[derive(Args)]
+pub(crate) struct CallArgs {
+    /// The interface, whose process runs
+    #[arg(value_name = "INTERFACE", value_parser = interface_name)]
+    pub(crate) interface: String,
+    /// A list of peers and where they are, as --list prints it and `wg show INTERFACE endpoints`; - is
+    /// standard input. Without it, those that this interface knows are called
+    #[arg(long, value_name = "FILE")]
+    pub(crate) endpoints: Option<PathBuf>,
+    /// The address that handshakes leave from: the one that moved here, to which peers send
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) from: Option<IpAddr>,
+    /// Call nobody: print the list for the host that may take this one's place, the peers that were
+    /// active last first
+    #[arg(long, conflicts_with_all = ["endpoints", "from", "quiet", "json"])]
+    pub(crate) list: bool,
+    #[command(flatten)]
+    pub(crate) said: OutputArgs,
 }
 
 #[derive(Args)]

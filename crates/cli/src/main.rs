@@ -5,6 +5,7 @@
 #![warn(clippy::print_stderr, clippy::print_stdout)]
 
 mod agent;
+mod call;
 mod check;
 mod cli;
 mod completions;
@@ -177,6 +178,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         .map(done),
         (Some(Command::Upgrade(args)), _) => upgrade::upgrade(&args).map(done),
         (Some(Command::Tune(args)), _) => tune::tune(&args).map(done),
+        (Some(Command::Call(args)), _) => call::call(&args).map(done),
         (Some(Command::Save(args)), _) => quick::save(&args).map(done),
         (Some(Command::Sync(args)), _) => quick::sync_command(&args).map(done),
         (Some(Command::NewPeer(args)), _) => quick::new_peer(&args).map(done),

@@ -162,14 +162,33 @@ fn sections(name: &str) -> Roff {
             );
         }
         _ => {
-            if ["adit-upgrade", "adit-tune"].contains(&name) {
+            if ["adit-upgrade", "adit-tune", "adit-call"].contains(&name) {
                 said(&mut roff);
+            }
+            if name == "adit-call" {
+                calls(&mut roff);
             }
             list(&mut roff, "EXAMPLES", own_examples);
             see_also(&mut roff, "adit(8), wg(8)");
         }
     }
     roff
+}
+
+fn calls(roff: &mut Roff) {
+    roff.control("SH", ["FAIL-OVER"]);
+    paragraph(
+        roff,
+        "Two gateways have the same file but for what is their own, and one address that keepalived or BIRD moves. The \
+         one that has it hands its list to the other from time to time. No session and no key crosses: the other one \
+         begins handshakes of its own, and packets that were on their way are lost.",
+    );
+    paragraph(
+        roff,
+        "A line of the list is a public key, a blank and where its peer is; lines that begin with `#` say nothing. Peers \
+         of the list that the interface does not have are passed over. A peer refuses an initiation that is older than \
+         the last one from the other gateway: the clocks of both have to agree. docs/failover.md has a configuration of keepalived.",
+    );
 }
 
 fn keys(roff: &mut Roff) {

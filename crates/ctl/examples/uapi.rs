@@ -32,6 +32,7 @@ fn serve_and_ask(dir: &std::path::Path) -> Result<(), Box<dyn Error>> {
             },
             UapiRequest::Names { .. }
             | UapiRequest::Endpoints { .. }
+            | UapiRequest::Call { .. }
             | UapiRequest::Allow { .. }
             | UapiRequest::Threads { .. } => UapiResponse::Done,
             UapiRequest::Add(_) => {

@@ -120,6 +120,7 @@ fn start(service: &Service, name: &str) -> (Device, Serving) {
             | UapiRequest::Threads { .. }
             | UapiRequest::Names { .. }
             | UapiRequest::Endpoints { .. }
+            | UapiRequest::Call { .. }
             | UapiRequest::Allow { .. } => {
                 unreachable!("wg asks for no such thing")
             }

@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::io;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -9,7 +10,7 @@ use std::time::Duration;
 use adit_io::{IcmpKind, Offloads, TunQueue, UdpSocket};
 use adit_offload::Merged;
 use adit_proto::config::{DeviceChange, DeviceStatus, PublicKey};
-use adit_proto::{DropReason, HandshakeStats, IgnoredKind, PassedKind};
+use adit_proto::{Call, DropReason, HandshakeStats, IgnoredKind, PassedKind};
 
 use crate::shards::queues::Queues;
 use crate::shared::common::Common;
@@ -213,6 +214,24 @@ impl Interface {
         let (answer, result) = sync_channel(1);
         self.common
             .command(ControlCommand::Allow(given, replace, answer));
+        result.recv().map_err(|_| CommandError::Stopping)
+    }
+
+    /// Begins handshakes with peers that another host had until now, which were there, from this address
+    /// ([`adit_proto::Device::call`]). Returns what becomes of each. Some thousands take a millisecond, in
+    /// which nothing else is configured: the caller bounds how many come at once.
+    ///
+    /// # Errors
+    ///
+    /// [`CommandError::Stopping`] once the interface ends or another process goes on with it.
+    pub fn call(
+        &self,
+        peers: Vec<(PublicKey, Option<SocketAddr>)>,
+        from: Option<IpAddr>,
+    ) -> Result<Vec<Call>, CommandError> {
+        let (answer, result) = sync_channel(1);
+        self.common
+            .command(ControlCommand::Call(peers, from, answer));
         result.recv().map_err(|_| CommandError::Stopping)
     }
 

@@ -131,7 +131,7 @@ pub use admission::{Admission, Room, Screened};
 pub use allowance::{Access, Allowance, Limit, Limits, counted};
 pub use allowed_ips::AllowedIps;
 pub use device::{
-    ConfigError, Device, FailureReason, HAND_OVER_FORMAT, HandshakeFailure, HandshakeKind,
+    Call, ConfigError, Device, FailureReason, HAND_OVER_FORMAT, HandshakeFailure, HandshakeKind,
     HandshakeOutcome, Import, Liveness, NotImported, NotOpened, NotSealed, Output, PeerEvent,
     Random, Refusal, Transaction,
 };

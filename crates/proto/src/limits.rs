@@ -64,8 +64,9 @@ pub const RESPONSES_EXPECTED: u8 = 3;
 pub const KNOWN_RATE: u32 = 1;
 /// Messages of all of them together: some 150 µs of a CPU each.
 pub const KNOWN_RATE_OF_ALL: u32 = 1000;
-/// Peers that a new process calls in a second, because the one before it had sessions with them.
-pub const CALLS_PER_SECOND: u32 = 1000;
+/// Peers that are called in a second, because another process had sessions with them: some 100 µs of a CPU
+/// each, with their responses.
+pub const CALLS_PER_SECOND: u32 = 5000;
 /// Peers whose endpoints are kept for the next process (invariant 5).
 pub const MAX_REMEMBERED: usize = 16_384;
 /// Peers of which it is kept how much of their quotas they have used (invariant 5).

@@ -50,6 +50,16 @@ pub(super) fn of(page: &str) -> &'static [(&'static str, &'static str)] {
                 "One thread processes the packets of an interface.",
             ),
         ],
+        "adit-call" => &[
+            (
+                "adit call wg0 --list | ssh standby 'cat > /run/wg0.endpoints'",
+                "Tells another gateway where this one's peers are, from time to time.",
+            ),
+            (
+                "adit call wg0 --endpoints /run/wg0.endpoints --from 192.0.2.100",
+                "The command for keepalived's notify_master there: the address 192.0.2.100 has moved.",
+            ),
+        ],
         "adit-save" => &[(
             "wg set wg0 listen-port 51900 && adit save wg0",
             "Changes the running interface, and then its file.",

@@ -157,6 +157,7 @@ fn respond(of: &TunnelFacts, resolver: &Arc<Resolver>, request: UapiRequest) -> 
         UapiRequest::Down => UapiResponse::Changed(Changed::of_end()),
         UapiRequest::Names { named, replace } => answer::names(interface, names, named, replace),
         UapiRequest::Allow { given, replace } => answer::allow(interface, names, given, replace),
+        UapiRequest::Call { from, peers } => answer::call(interface, peers, from),
         UapiRequest::Endpoints { named, replace } => {
             resolver.name(name, interface, named, replace);
             UapiResponse::Done

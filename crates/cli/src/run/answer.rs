@@ -1,17 +1,18 @@
 //! Answers of the sockets of an interface.
 
 use std::collections::{BTreeMap, HashSet};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Weak};
 use std::time::SystemTime;
 
 use adit_ctl::status;
-use adit_ctl::uapi::{ChangePlan, Changed, UapiError, UapiResponse};
+use adit_ctl::uapi::{CalledPeers, ChangePlan, Changed, UapiError, UapiResponse};
 use adit_engine::{BatchCounters, CommandError, GivenAllowance, Interface, Policy, TrainCounters};
 use adit_io::Offloads;
 use adit_io::helper;
 use adit_io::tun::Tun;
-use adit_proto::Allowance;
 use adit_proto::config::{DeviceChange, DeviceStatus, PublicKey};
+use adit_proto::{Allowance, Call};
 use rustix::io::Errno;
 
 use super::names::Names;
@@ -88,6 +89,25 @@ pub(crate) fn allow(
         Ok(changed) => told(Changed::of_allowances(changed, &|key| names.of(key))),
         Err(error) => refused(error),
     }
+}
+
+/// To peers that are to be called, on the control socket.
+pub(crate) fn call(
+    interface: &Interface,
+    peers: Vec<(PublicKey, Option<SocketAddr>)>,
+    from: Option<IpAddr>,
+) -> UapiResponse {
+    let called = match interface.call(peers, from) {
+        Ok(called) => called,
+        Err(error) => return refused(error),
+    };
+    let count = |of| called.iter().filter(|it| **it == of).count();
+    UapiResponse::Called(CalledPeers {
+        called: count(Call::Due),
+        here: count(Call::IsHere),
+        nowhere: count(Call::HasNoEndpoint),
+        unknown: count(Call::IsNoPeer),
+    })
 }
 
 /// Names that are compared with the peers.

@@ -27,6 +27,7 @@ mod everyday;
 mod fails;
 mod false_upgrade;
 mod forwards;
+mod gateways;
 mod handshakes;
 mod hubs;
 mod init;

@@ -123,6 +123,7 @@ fn serve(service: &Service, dir: &Dir) -> (Serving, mpsc::Receiver<String>) {
         | UapiRequest::Threads { .. }
         | UapiRequest::Names { .. }
         | UapiRequest::Endpoints { .. }
+        | UapiRequest::Call { .. }
         | UapiRequest::Allow { .. } => UapiResponse::Done,
         UapiRequest::Add(name) if name == "wg1" => UapiResponse::Done,
         UapiRequest::Add(name) => {
@@ -572,6 +573,7 @@ fn clients_that_stall_vanish_or_never_read_stop_nobody() {
         | UapiRequest::Threads { .. }
         | UapiRequest::Names { .. }
         | UapiRequest::Endpoints { .. }
+        | UapiRequest::Call { .. }
         | UapiRequest::Allow { .. } => {
             let _ = task.send(std::fs::read_link("/proc/thread-self").unwrap());
             UapiResponse::Done

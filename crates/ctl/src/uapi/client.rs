@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io::{self, Read, Write};
+use std::net::{IpAddr, SocketAddr};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -10,10 +11,11 @@ use adit_proto::Allowance;
 use adit_proto::config::{Cidr, DeviceChange, DeviceStatus, PeerStatus, PublicKey, Secret};
 use zeroize::Zeroizing;
 
-use super::{DIR, MAX_LINE, MAX_NAMES, format_set};
+use super::{CalledPeers, DIR, MAX_CALLED, MAX_LINE, MAX_NAMES, format_set};
 use crate::keys;
 use crate::names::HostPort;
 use crate::socket::{self, MAX_ANSWER, TO_ANSWER};
+use crate::text::number;
 use crate::zeroized::Zeroized;
 
 /// How long the other side may take over one read or write of what it is asked.
@@ -277,6 +279,43 @@ impl UapiClient {
         request.push('\n');
         self.stream.write_all(request.as_bytes())?;
         self.answer(|_, _| Some(()))
+    }
+
+    /// Begins handshakes with peers that another host had until now, and that were there then, from this
+    /// address: [`MAX_CALLED`] of them at most. Only Adit does.
+    ///
+    /// # Errors
+    /// As of [`UapiClient::add`].
+    pub fn call_peers(
+        &mut self,
+        peers: &[(PublicKey, Option<SocketAddr>)],
+        from: Option<IpAddr>,
+    ) -> Result<CalledPeers, ClientError> {
+        let mut request = String::from("call=1\n");
+        if let Some(from) = from {
+            request += &format!("from={from}\n");
+        }
+        for (key, at) in peers.iter().take(MAX_CALLED) {
+            request += &format!("public_key={}\n", *keys::to_hex(&key.0));
+            if let Some(at) = at {
+                request += &format!("endpoint={at}\n");
+            }
+        }
+        request.push('\n');
+        self.stream.write_all(request.as_bytes())?;
+        let mut told = CalledPeers::default();
+        self.answer(|key, value| {
+            let count = match key {
+                "called" => &mut told.called,
+                "here" => &mut told.here,
+                "nowhere" => &mut told.nowhere,
+                "unknown" => &mut told.unknown,
+                _ => return Some(()),
+            };
+            *count = number(value)?;
+            Some(())
+        })?;
+        Ok(told)
     }
 
     /// Says which peers' endpoints are names that are to be looked up again; with `replace`, no

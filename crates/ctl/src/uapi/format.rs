@@ -9,6 +9,7 @@ use adit_proto::config::{
 };
 use zeroize::Zeroizing;
 
+use super::CalledPeers;
 use crate::keys;
 use crate::zeroized::Zeroized;
 
@@ -75,6 +76,17 @@ pub(crate) fn write_blocks(out: &mut Zeroized, blocks: &[Cidr]) {
 /// The reason of a refusal, before its errno.
 pub(crate) fn write_message(out: &mut Zeroized, message: &str) {
     line!(out, "message={}", message.replace('\n', " "));
+}
+
+pub(crate) fn write_called(out: &mut Zeroized, peers: &CalledPeers) {
+    for (key, count) in [
+        ("called", peers.called),
+        ("here", peers.here),
+        ("nowhere", peers.nowhere),
+        ("unknown", peers.unknown),
+    ] {
+        line!(out, "{key}={count}");
+    }
 }
 
 pub(crate) fn write_errno(out: &mut Zeroized, errno: i32) {

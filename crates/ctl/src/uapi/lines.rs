@@ -1,5 +1,6 @@
 //! The lines of requests: each adds to a draft, or is the first thing wrong with it.
 
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use adit_proto::Allowance;
@@ -23,6 +24,9 @@ pub const MAX_NAMES: usize = 4096;
 /// Most peers of an interface that may not do everything.
 pub const MAX_ALLOWANCES: usize = 65_536;
 
+/// Most peers in one `call`.
+pub const MAX_CALLED: usize = 4096;
+
 /// The names so far, and the peer that the next name is for.
 #[derive(Default)]
 pub(super) struct NameLines {
@@ -44,6 +48,13 @@ pub(super) struct Endpoints {
 pub(super) struct Allowances {
     pub(super) given: Vec<(PublicKey, Allowance, bool)>,
     pub(super) keeps: bool,
+}
+
+/// The peers to be called so far.
+#[derive(Default)]
+pub(super) struct CallLines {
+    pub(super) from: Option<IpAddr>,
+    pub(super) peers: Vec<(PublicKey, Option<SocketAddr>)>,
 }
 
 pub(super) fn no_memory() -> UapiError {
@@ -164,6 +175,33 @@ pub(super) fn allow_line(
                 _ => return Err(wrong()),
             }
         }
+        _ => return Err(wrong()),
+    }
+    Ok(())
+}
+
+/// One line of `call`.
+pub(super) fn call_line(
+    calls: &mut CallLines,
+    key: &str,
+    value: &str,
+    memory: &mut usize,
+) -> Result<(), UapiError> {
+    let wrong = || {
+        UapiError::invalid(
+            "call=1 takes a line from=ADDRESS, and lines public_key=KEY, each with a line endpoint=ADDRESS:PORT",
+        )
+    };
+    let has_room = calls.peers.len() < MAX_CALLED;
+    match (key, calls.peers.last_mut()) {
+        ("from", None) if calls.from.is_none() => {
+            calls.from = Some(value.parse().map_err(|_| wrong())?);
+        }
+        ("public_key", _) if has_room => {
+            let public = keys::from_hex(value.as_bytes()).ok_or_else(wrong)?;
+            push(&mut calls.peers, (PublicKey(*public.bytes()), None), memory)?;
+        }
+        ("endpoint", Some((_, at @ None))) => *at = Some(endpoint(value).ok_or_else(wrong)?),
         _ => return Err(wrong()),
     }
     Ok(())

@@ -10,7 +10,9 @@
 //! blank line give peers the names that people know them by, in place of all earlier names; a peer with an empty one
 //! has none.
 //! `endpoints=1` does the same with lines `endpoint=HOST:PORT`: these are names to be looked up. In
-//! both, a line `replace=false` after the first keeps those of other peers. `threads=1` with lines `shards=N` and `policy=NAME`, or one of them, changes
+//! both, a line `replace=false` after the first keeps those of other peers. `call=1`, a line `from=ADDRESS` if that is
+//! known, and lines `public_key=KEY`, each with a line `endpoint=ADDRESS:PORT` if that is known, begin handshakes with
+//! peers that another host had until now; lines say how many are `called`, `here`, `nowhere` and `unknown`. `threads=1` with lines `shards=N` and `policy=NAME`, or one of them, changes
 //! which threads process packets. `down=1` says that the client is about
 //! to delete the interface, for the log. And `add=1`, a line `interface=NAME` and a blank line ask the process to
 //! serve one more interface. A refusal of these two has a line `message=TEXT` before its errno.
@@ -30,9 +32,11 @@ mod tests;
 pub use changes::{ChangePlan, Changed, Configured, Item};
 pub use client::{ClientError, PATIENCE, UapiClient, interfaces};
 pub use format::{format_set, format_status};
-pub use lines::{MAX_ALLOWANCES, MAX_NAMES, MAX_PEERS};
+pub use lines::{MAX_ALLOWANCES, MAX_CALLED, MAX_NAMES, MAX_PEERS};
 pub use parse::{Heard, MAX_LINE, MAX_REQUEST, Parser};
 pub use server::UapiServer;
+
+use std::net::{IpAddr, SocketAddr};
 
 use adit_proto::Allowance;
 use adit_proto::config::{DeviceChange, DeviceStatus, PublicKey};
@@ -78,6 +82,13 @@ pub enum UapiRequest {
         /// All others may do everything.
         replace: bool,
     },
+    /// Another host had these peers until now.
+    Call {
+        /// The address that handshakes with them leave from.
+        from: Option<IpAddr>,
+        /// Peers, and where they were then.
+        peers: Vec<(PublicKey, Option<SocketAddr>)>,
+    },
     /// The endpoints of these peers are names, to be looked up.
     Endpoints {
         /// Peers, and what their names and ports are.
@@ -94,6 +105,8 @@ pub enum UapiResponse {
     Status(DeviceStatus),
     /// To a [`UapiRequest::Set`] that was applied, and to the other requests, when that was done.
     Done,
+    /// To a [`UapiRequest::Call`].
+    Called(CalledPeers),
     /// The same, and this changed.
     Changed(Changed),
     /// The request changed nothing.
@@ -101,6 +114,19 @@ pub enum UapiResponse {
     /// The same, for a client that reads the message, too: one that sent [`UapiRequest::Add`] or
     /// [`UapiRequest::Threads`].
     Explained(UapiError),
+}
+
+/// How many of the peers that a client wants to be called are called, and why others are not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CalledPeers {
+    /// Handshakes with them begin.
+    pub called: usize,
+    /// Sessions with them began a moment ago.
+    pub here: usize,
+    /// Nobody knows where they are.
+    pub nowhere: usize,
+    /// The interface has no such peer, or its access has ended.
+    pub unknown: usize,
 }
 
 /// Why a request was refused: a positive errno for the client and words for our log. Never contains

@@ -1,7 +1,8 @@
 //! From the bytes of a client to requests, with bounded memory and whatever the bytes are.
 //!
 //! 1. bytes → lines, none longer than [`MAX_LINE`];
-//! 2. the first line says `get`, `set`, `add`, `threads`, `alive`, `down`, `names`, `endpoints` or `allow`;
+//! 2. the first line says `get`, `set`, `add`, `threads`, `alive`, `down`, `names`, `endpoints`, `allow`
+//!    or `call`;
 //! 3. lines → a draft of the transaction, or the first thing wrong with it;
 //! 4. blank line → the request. After a mistake the rest is skipped up to there, so that a client
 //!    that writes all before it reads finds the errno and not a broken pipe.
@@ -10,8 +11,8 @@ use adit_proto::config::DeviceChange;
 use rustix::io::Errno;
 
 use super::lines::{
-    Allowances, Endpoints, NameLines, allow_line, change_line, endpoints_line, names_line,
-    no_memory,
+    Allowances, CallLines, Endpoints, NameLines, allow_line, call_line, change_line,
+    endpoints_line, names_line, no_memory,
 };
 use super::{UapiError, UapiRequest};
 use crate::text::number;
@@ -64,6 +65,7 @@ enum ParserState {
     Names(NameLines),
     Endpoints(Endpoints),
     Allow(Allowances),
+    Call(CallLines),
     /// The request is wrong; its rest is skipped.
     Wrong(UapiError),
     /// The first line was no operation.
@@ -167,6 +169,9 @@ impl Parser {
                     let replace = !keeps;
                     Some(Heard::Request(UapiRequest::Allow { given, replace }))
                 }
+                ParserState::Call(CallLines { from, peers }) => {
+                    Some(Heard::Request(UapiRequest::Call { from, peers }))
+                }
                 ParserState::Wrong(error) => Some(Heard::Refused(error)),
                 ParserState::Lost(error) => Some(Heard::Hopeless(error)),
             };
@@ -195,11 +200,14 @@ impl Parser {
             (ParserState::Idle, Ok(("allow", "1"))) => {
                 self.state = ParserState::Allow(Allowances::default())
             }
+            (ParserState::Idle, Ok(("call", "1"))) => {
+                self.state = ParserState::Call(CallLines::default())
+            }
             (
                 ParserState::Idle,
                 Ok((
                     "get" | "set" | "add" | "threads" | "alive" | "down" | "names" | "endpoints"
-                    | "allow",
+                    | "allow" | "call",
                     _,
                 )),
             ) => {
@@ -251,6 +259,13 @@ impl Parser {
             (ParserState::Allow(allowances), pair) => {
                 let memory = &mut self.memory;
                 let line = pair.and_then(|(key, value)| allow_line(allowances, key, value, memory));
+                if let Err(error) = line {
+                    self.state = ParserState::Wrong(error);
+                }
+            }
+            (ParserState::Call(calls), pair) => {
+                let memory = &mut self.memory;
+                let line = pair.and_then(|(key, value)| call_line(calls, key, value, memory));
                 if let Err(error) = line {
                     self.state = ParserState::Wrong(error);
                 }

@@ -185,6 +185,10 @@ impl Talk for Conversation {
                         self.go_on(out);
                     }
                     UapiResponse::Done => format::write_errno(out, 0),
+                    UapiResponse::Called(peers) => {
+                        format::write_called(out, &peers);
+                        format::write_errno(out, 0);
+                    }
                     UapiResponse::Changed(changed) => {
                         // Before the answer: the client is there as long as it waits for that.
                         let by = self.origin.caller();

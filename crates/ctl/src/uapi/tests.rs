@@ -233,6 +233,42 @@ fn an_interface_is_added_by_its_name_and_nothing_else() {
 }
 
 #[test]
+fn peers_are_called_in_their_order_where_they_were() {
+    let key = |n: u8| format!("{n:064x}");
+    let text = format!(
+        "call=1\nfrom=192.0.2.9\npublic_key={}\npublic_key={}\nendpoint=[2001:db8::1]:7\n\n",
+        key(2),
+        key(1)
+    );
+    let mut first = [0; 32];
+    first[31] = 2;
+    let mut second = [0; 32];
+    second[31] = 1;
+    let at = "[2001:db8::1]:7".parse().ok();
+    let request = UapiRequest::Call {
+        from: "192.0.2.9".parse().ok(),
+        peers: vec![(PublicKey(first), None), (PublicKey(second), at)],
+    };
+    assert_eq!(hear(text.as_bytes()), [Heard::Request(request)]);
+    let of = |n| format!("public_key={}\n", key(n));
+    for wrong in [
+        "from=nowhere\n".to_owned(),
+        "from=192.0.2.9\nfrom=192.0.2.9\n".to_owned(),
+        of(1) + "from=192.0.2.9\n",
+        "endpoint=192.0.2.1:1\n".to_owned(),
+        of(1) + "endpoint=192.0.2.1:1\nendpoint=192.0.2.1:1\n",
+        of(1) + "endpoint=192.0.2.1\n",
+        of(1) + "endpoint=example.com:1\n",
+        "public_key=1\n".to_owned(),
+        "x=1\n".to_owned(),
+        of(1).repeat(MAX_CALLED + 1),
+    ] {
+        let heard = hear(format!("call=1\n{wrong}\n").as_bytes());
+        assert!(matches!(heard[..], [Heard::Refused(_)]), "{wrong}");
+    }
+}
+
+#[test]
 fn what_is_no_request_ends_the_conversation() {
     for bytes in [
         &b"hello\n\n"[..],

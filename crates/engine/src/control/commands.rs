@@ -81,6 +81,12 @@ impl<H: Platform> InterfaceControl<H> {
                     answer,
                 })))
             }
+            ControlCommand::Call(peers, from, answer) => {
+                let peers = peers.iter();
+                let call = |(peer, at): &_| self.device.call(now, peer, *at, from);
+                let _ = answer.send(peers.map(call).collect());
+                None
+            }
             ControlCommand::Report(answer) => {
                 self.count_tun_drops();
                 self.count_filtered();

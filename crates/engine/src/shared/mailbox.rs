@@ -7,7 +7,7 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex};
@@ -16,8 +16,8 @@ use std::time::Duration;
 use adit_io::Offloads;
 use adit_proto::config::{DeviceChange, DeviceStatus, PublicKey};
 use adit_proto::{
-    Admission, Allowance, Endpoint, HandshakeOutcome, HandshakeStats, Peer, Room, Screened, Shared,
-    Time, wire,
+    Admission, Allowance, Call, Endpoint, HandshakeOutcome, HandshakeStats, Peer, Room, Screened,
+    Shared, Time, wire,
 };
 use arrayvec::ArrayVec;
 use zeroize::Zeroizing;
@@ -94,6 +94,12 @@ pub(crate) enum ControlCommand {
     /// Nobody waits for an answer.
     Candidates(Vec<PeerCandidates>),
     Allow(Vec<GivenAllowance>, bool, SyncSender<Vec<AllowanceChange>>),
+    /// Call peers that were there, from this address.
+    Call(
+        Vec<(PublicKey, Option<SocketAddr>)>,
+        Option<IpAddr>,
+        SyncSender<Vec<Call>>,
+    ),
     /// Hand the interface over, whose queues pause: nothing more happens until it resumes.
     Export(SyncSender<Exported>),
     Resume(Resume, SyncSender<()>),

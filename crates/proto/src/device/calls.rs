@@ -1,16 +1,18 @@
-//! The peers that the process before this one had sessions with.
+//! Peers that are to have a session here, without waiting until they notice that theirs has ended.
 //!
 //! A peer does not learn that we started anew: it sends on its old session, and misses an answer
 //! after 15 s only. If it also has no fixed endpoint, nobody but the process that ended knew where
 //! it is. So a process leaves the endpoints of its active peers to the next one, which calls them.
-//! It leaves no session: the next process has keys and counters of its own (invariant 1).
+//! It leaves no session: the next process has keys and counters of its own (invariant 1). A gateway
+//! that takes the place of another one calls that one's peers in the same way.
 
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use crate::Time;
 use crate::device::Device;
+use crate::endpoint::{Endpoint, Source};
 use crate::limits::*;
 use crate::secret::PublicKey;
 
@@ -18,6 +20,30 @@ use crate::secret::PublicKey;
 const INTERVAL: Duration = Duration::from_nanos(1_000_000_000 / CALLS_PER_SECOND as u64);
 /// A peer that is called may be gone for good: it is called twice.
 const PATIENCE: Duration = Duration::from_secs(2 * REKEY_TIMEOUT.as_secs() - 1);
+
+/// Why a peer waits for a call. The later ones ask for more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum CallReason {
+    /// The process before this one had a session with it: one that has a session by now needs none.
+    Remembered,
+    /// It had a session elsewhere, which the one here may be older than.
+    WasElsewhere,
+    /// The same; and what was sent to it lately went to another place, or from another one.
+    HasMoved,
+}
+
+/// What becomes of a peer that is to be called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Call {
+    /// It is called in its turn.
+    Due,
+    /// A session with it began in the last 5 seconds.
+    IsHere,
+    /// Nobody knows where it is.
+    HasNoEndpoint,
+    /// There is no such peer, or its access has ended.
+    IsNoPeer,
+}
 
 impl Device {
     /// The process before this one had sessions with these peers, there: they are called as soon as
@@ -44,6 +70,42 @@ impl Device {
             .collect()
     }
 
+    /// Another host had this peer until now, which was at `to` then, if that is known. A handshake with
+    /// it begins, from the address `from`, if it is of the same family, after those of the calls before.
+    /// Where a peer is that was heard from in the last 15 seconds is known here.
+    pub fn call(
+        &mut self,
+        now: Time,
+        key: &PublicKey,
+        to: Option<SocketAddr>,
+        from: Option<IpAddr>,
+    ) -> Call {
+        let state = self.by_key.get(key).and_then(|id| self.peers.get_mut(id));
+        let Some(state) = state.filter(|state| !state.is_barred()) else {
+            return Call::IsNoPeer;
+        };
+        let is_within = |limit, at: Option<Time>| at.is_some_and(|at| now.since(at) < limit);
+        if is_within(REKEY_TIMEOUT, state.last_handshake) {
+            return Call::IsHere;
+        }
+        let before = state.peer.endpoint();
+        let known = before.map(|before| before.addr);
+        let was_heard = is_within(NO_ANSWER_TIMEOUT, state.peer.last_received());
+        let Some(addr) = to.filter(|_| !was_heard).or(known) else {
+            return Call::HasNoEndpoint;
+        };
+        let from = from.filter(|from| from.is_ipv4() == addr.is_ipv4());
+        let src = from.map(|ip| Source { ip, ifindex: 0 });
+        let endpoint = Endpoint { addr, src };
+        let reason = match before == Some(endpoint) {
+            true => CallReason::WasElsewhere,
+            false => CallReason::HasMoved,
+        };
+        state.peer.set_endpoint(Some(endpoint));
+        self.remembered.is_due(state, reason);
+        Call::Due
+    }
+
     pub(super) fn next_call(&self) -> Option<Time> {
         let some = self.core.up && !self.remembered.calls.is_empty();
         some.then_some(self.remembered.next)
@@ -61,8 +123,10 @@ impl Device {
             && let Some(id) = self.remembered.calls.pop_front()
         {
             self.remembered.next = self.remembered.next + INTERVAL;
-            if let Some(state) = self.peers.get_mut(&id) {
-                state.call(now, PATIENCE);
+            if let Some(state) = self.peers.get_mut(&id)
+                && let Some(reason) = state.call_due.take()
+            {
+                state.call(&mut self.core, now, reason, PATIENCE);
                 self.reschedule(id);
             }
         }

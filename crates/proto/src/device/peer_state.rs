@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use arrayvec::ArrayVec;
 
+use super::calls::CallReason;
 use super::candidates::Candidates;
 use super::timer_table::{Timer, Timers};
 use super::{FailureReason, HandshakeFailure, Liveness};
@@ -73,6 +74,11 @@ pub(super) struct PeerState {
     pub(super) timers: Timers,
     /// Frames wait for an initiation that is due.
     pub(super) frames_wait: bool,
+    /// Why the peer is to be called, in its turn.
+    pub(super) call_due: Option<CallReason>,
+    /// The handshake under way goes on from the same address: a translation of addresses lets nothing in
+    /// from another one.
+    pub(super) keeps_source: bool,
     /// The order of the device's deadlines in which the peer stands, and the deadline under which
     /// it does.
     pub(super) scheduled: Option<(usize, Time)>,
@@ -163,6 +169,8 @@ impl PeerState {
             jitter: Duration::ZERO,
             timers: Timers::default(),
             frames_wait: false,
+            call_due: None,
+            keeps_source: false,
             scheduled: None,
         }
     }
@@ -318,11 +326,27 @@ impl PeerState {
     }
 
     /// Asks for a session as a packet would, but gives up after `patience`.
-    pub(super) fn call(&mut self, now: Time, patience: Duration) {
-        if self.sessions.current.is_some() || self.timers.is_armed(Timer::Retransmit) {
+    pub(super) fn call(
+        &mut self,
+        core: &mut Core,
+        now: Time,
+        reason: CallReason,
+        patience: Duration,
+    ) {
+        let is_under_way = self.timers.is_armed(Timer::Retransmit);
+        if reason == CallReason::Remembered && (self.sessions.current.is_some() || is_under_way) {
             return;
         }
+        if reason == CallReason::HasMoved {
+            self.end_handshake(core);
+        }
         self.handshake_wanted(now, false);
+        if reason == CallReason::HasMoved {
+            self.restart_handshake(now);
+        }
+        let endpoint = self.peer.endpoint();
+        self.keeps_source =
+            reason != CallReason::Remembered && endpoint.is_some_and(|it| it.src.is_some());
         let spent = REKEY_ATTEMPT_TIME.saturating_sub(patience).as_nanos();
         self.attempts_since = Time(now.0.saturating_sub(u64::try_from(spent).unwrap_or(0)));
     }

@@ -1,8 +1,9 @@
-//! Peers that the process before this one had sessions with.
+//! Peers that another process had sessions with.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 
+use super::calls::CallReason;
 use super::peer_state::PeerState;
 use crate::Time;
 use crate::secret::PublicKey;
@@ -11,7 +12,7 @@ use crate::secret::PublicKey;
 pub(super) struct Remembered {
     /// Peers that are not configured yet.
     pub(super) endpoints: BTreeMap<PublicKey, SocketAddr>,
-    /// Peers to be called, and when the next one is.
+    /// Peers to be called, each once, and when the next one is.
     pub(super) calls: VecDeque<u32>,
     pub(super) next: Time,
     /// What peers that have no quota yet used of it.
@@ -22,7 +23,7 @@ pub(super) struct Remembered {
 
 impl Remembered {
     /// A peer was added or changed.
-    pub(super) fn peer_configured(&mut self, state: &PeerState) {
+    pub(super) fn peer_configured(&mut self, state: &mut PeerState) {
         let Some(addr) = self.endpoints.remove(&state.public_key()) else {
             return;
         };
@@ -30,6 +31,14 @@ impl Remembered {
         if state.peer.endpoint().is_none() {
             state.peer.set_endpoint(Some(addr.into()));
         }
-        self.calls.push_back(state.peer.id());
+        self.is_due(state, CallReason::Remembered);
+    }
+
+    /// The peer is to be called.
+    pub(super) fn is_due(&mut self, state: &mut PeerState, reason: CallReason) {
+        if state.call_due.is_none() {
+            self.calls.push_back(state.peer.id());
+        }
+        state.call_due = state.call_due.max(Some(reason));
     }
 }

@@ -116,6 +116,7 @@ impl PeerState {
         self.end_race();
         self.initiations_in_vain = 0;
         self.frames_wait = false;
+        self.keeps_source = false;
         self.timers.disarm(Timer::Retransmit);
         self.peer.set_handshaking(false);
         self.peer.take_wanted();

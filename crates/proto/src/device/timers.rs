@@ -73,7 +73,7 @@ impl PeerState {
             self.attempts_since = now;
         }
         if now.since(self.attempts_since) < REKEY_ATTEMPT_TIME {
-            if self.initiation.is_some() {
+            if self.initiation.is_some() && !self.keeps_source {
                 // The path may be what broke: let the kernel choose the source anew.
                 self.peer.clear_source();
                 self.ask_for_candidates(core);

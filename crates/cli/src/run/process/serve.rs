@@ -57,6 +57,7 @@ impl Bound {
             UapiRequest::Allow { given, replace } => {
                 answer::allow(&handle, &given_names, given, replace)
             }
+            UapiRequest::Call { from, peers } => answer::call(&handle, peers, from),
             UapiRequest::Endpoints { named, replace } => {
                 resolver.name(&owner, &handle, named, replace);
                 UapiResponse::Done

@@ -1,0 +1,245 @@
+//! `adit call`: this host takes the place of another gateway, and has that one's peers come.
+
+use std::fmt::Write as _;
+use std::io::{ErrorKind, Read};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::path::Path;
+
+use adit_ctl::keys;
+use adit_ctl::uapi::{CalledPeers, ClientError, MAX_CALLED, UapiClient};
+use adit_proto::config::{DeviceStatus, PublicKey};
+use serde::Serialize;
+
+use crate::cli::{self, CallArgs, OutputArgs};
+use crate::failure::{Context, Failure, Result, say};
+use crate::quick;
+
+/// Peers, and where each was last, in the order in which they are called.
+type Calls = Vec<(PublicKey, Option<SocketAddr>)>;
+
+pub(crate) fn call(args: &CallArgs) -> Result<()> {
+    let name = &args.interface;
+    if args.list {
+        return cli::print(list(&status(name)?).as_bytes());
+    }
+    let peers = match &args.endpoints {
+        Some(path) => read(path)?,
+        None => known(&status(name)?),
+    };
+    if let Some(from) = args.from {
+        check_address(from)?;
+    }
+    let mut all = CalledPeers::default();
+    let mut client = connect(name)?;
+    for some in peers.chunks(MAX_CALLED) {
+        let told = client.call_peers(some, args.from);
+        let told = told.map_err(|error| not_called(name, &error))?;
+        all.called += told.called;
+        all.here += told.here;
+        all.nowhere += told.nowhere;
+        all.unknown += told.unknown;
+    }
+    match args.said {
+        OutputArgs { quiet: true, .. } => Ok(()),
+        OutputArgs { json: true, .. } => quick::print_json(&CallDone::of(name, &all)),
+        _ => {
+            say!("adit: {}", told(name, &all));
+            Ok(())
+        }
+    }
+}
+
+/// What was done, as JSON: how many peers.
+#[derive(Serialize)]
+struct CallDone<'a> {
+    schema: u32,
+    interface: &'a str,
+    done: &'a str,
+    /// Handshakes with them begin.
+    called: usize,
+    /// Sessions with them began a moment ago.
+    here: usize,
+    /// Nobody knows where they are.
+    nowhere: usize,
+    /// The interface has no such peer.
+    unknown: usize,
+}
+
+impl<'a> CallDone<'a> {
+    fn of(interface: &'a str, all: &CalledPeers) -> Self {
+        Self {
+            schema: 1,
+            interface,
+            done: "called",
+            called: all.called,
+            here: all.here,
+            nowhere: all.nowhere,
+            unknown: all.unknown,
+        }
+    }
+}
+
+fn told(name: &str, all: &CalledPeers) -> String {
+    let mut text = match all.called {
+        0 => format!("{name} calls no peer"),
+        1 => format!("{name} calls one peer"),
+        called => format!("{name} calls {called} peers"),
+    };
+    for (count, what) in [
+        (all.here, "here already"),
+        (all.nowhere, "without an endpoint"),
+        (all.unknown, "no peers of it"),
+    ] {
+        if count > 0 {
+            let _ = write!(text, ", {count} are {what}");
+        }
+    }
+    text + &format!(": `adit peers {name} --sort handshake` shows who has come")
+}
+
+fn connect(name: &str) -> Result<UapiClient> {
+    UapiClient::connect(name).map_err(|error| not_called(name, &ClientError::Io(error)))
+}
+
+fn status(name: &str) -> Result<DeviceStatus> {
+    let status = connect(name)?.get();
+    status.map_err(|error| not_called(name, &error))
+}
+
+fn not_called(name: &str, error: &ClientError) -> Failure {
+    let is_closed =
+        matches!(error, ClientError::Io(error) if error.kind() == ErrorKind::UnexpectedEof);
+    Failure::State(match error {
+        error if error.is_unserved() => {
+            format!("no process serves {name}: `adit up {name}` starts one")
+        }
+        ClientError::Refused(_) => no_calls(name),
+        _ if is_closed => no_calls(name),
+        error => format!("cannot ask the process of {name}: {error}"),
+    })
+}
+
+fn no_calls(name: &str) -> String {
+    format!("the process of {name} cannot call peers: it is no Adit, or an older one")
+}
+
+/// Datagrams of an address that is not there would leave from another one.
+fn check_address(from: IpAddr) -> Result<()> {
+    let bound = UdpSocket::bind(SocketAddr::new(from, 0));
+    bound.map(drop).map_err(|error| {
+        Failure::State(format!(
+            "{from} is no address of this host ({error}): call when it has moved here, as keepalived's notify_master does"
+        ))
+    })
+}
+
+/// The peers of an interface whose place is known, the ones that were active last first.
+fn known(status: &DeviceStatus) -> Calls {
+    let mut peers: Vec<_> = status.peers.iter().collect();
+    peers.sort_by_key(|peer| std::cmp::Reverse(peer.last_handshake));
+    let at = peers.iter().map(|peer| (peer.public_key, peer.endpoint));
+    at.filter(|(_, at)| at.is_some()).collect()
+}
+
+/// Lines for another host.
+fn list(status: &DeviceStatus) -> String {
+    let mut text = String::new();
+    for (key, at) in known(status) {
+        let _ = writeln!(
+            text,
+            "{key}\t{}",
+            at.map_or_else(String::new, |at| at.to_string())
+        );
+    }
+    text
+}
+
+fn read(path: &Path) -> Result<Calls> {
+    let is_stdin = path == Path::new("-");
+    let shown = match is_stdin {
+        true => "standard input".to_owned(),
+        false => path.display().to_string(),
+    };
+    let mut text = String::new();
+    let read = match is_stdin {
+        true => std::io::stdin().read_to_string(&mut text),
+        false => std::fs::File::open(path).and_then(|mut file| file.read_to_string(&mut text)),
+    };
+    read.context(|| format!("cannot read {shown}"))?;
+    parse(&text).map_err(|(line, why)| Failure::Mistake(format!("{shown}:{line}: {why}")))
+}
+
+/// Lines of a public key and an endpoint. One without, as wg(8) writes `(none)`, may be known here.
+fn parse(text: &str) -> std::result::Result<Calls, (usize, &'static str)> {
+    let mut peers = Vec::new();
+    for (line, number) in text.lines().zip(1..) {
+        let mut words = line.split_whitespace();
+        let Some(key) = words.next().filter(|word| !word.starts_with('#')) else {
+            continue;
+        };
+        let key = keys::public_from_base64(key);
+        let key = key.ok_or((number, "expected a public key, and where its peer is"))?;
+        let at = match (words.next(), words.next()) {
+            (None | Some("(none)"), None) => None,
+            (Some(at), None) => {
+                let at = at.parse().ok();
+                Some(at.ok_or((number, "expected ADDRESS:PORT behind the key"))?)
+            }
+            _ => return Err((number, "expected nothing behind the endpoint")),
+        };
+        peers.push((key, at));
+    }
+    Ok(peers)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEY: &str = "CCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCA=";
+
+    #[test]
+    fn a_list_is_what_wg_shows_and_what_this_command_prints() {
+        let text = format!(
+            "# gateway 1\n\n{KEY}\t192.0.2.1:7\n{KEY}\t(none)\n{KEY}  [2001:db8::1]:9\r\n{KEY}\n"
+        );
+        let peers = parse(&text).expect("a list");
+        let at: Vec<_> = peers
+            .iter()
+            .map(|(_, at)| at.map(|at| at.to_string()))
+            .collect();
+        let at: Vec<_> = at.iter().map(Option::as_deref).collect();
+        assert_eq!(
+            at,
+            [Some("192.0.2.1:7"), None, Some("[2001:db8::1]:9"), None]
+        );
+        for wrong in [
+            "x",
+            "192.0.2.1:7",
+            "KEY example.com:7",
+            "KEY 192.0.2.1",
+            "KEY 192.0.2.1:7 1",
+        ] {
+            let text = format!("\n{}", wrong.replace("KEY", KEY));
+            assert_eq!(parse(&text).expect_err("no list").0, 2, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn it_says_how_many_peers_are_called_and_why_others_are_not() {
+        let all = CalledPeers {
+            called: 1,
+            here: 2,
+            nowhere: 0,
+            unknown: 3,
+        };
+        assert_eq!(
+            told("wg0", &all),
+            "wg0 calls one peer, 2 are here already, 3 are no peers of it: `adit peers wg0 --sort handshake` shows who \
+             has come"
+        );
+        let json = serde_json::to_string(&CallDone::of("wg0", &all)).expect("JSON");
+        let expected = r#"{"schema":1,"interface":"wg0","done":"called","called":1,"here":2,"nowhere":0,"unknown":3}"#;
+        assert_eq!(json, expected);
+    }
+}
