@@ -63,7 +63,7 @@ pub struct ChangeBatch {
 #[derive(Default)]
 pub struct Reconciler {
     list: RecordList,
-    /// The peers that were brought, by this process or an earlier one.
+    /// The peers that were brought, by this process or an earlier one; those of no record have an empty name.
     brought: HashMap<PublicKey, RecordId>,
     /// Those of them that the interface has; `None` while there is no interface.
     present: Option<HashMap<PublicKey, PresentPeer>>,
@@ -76,13 +76,10 @@ impl Reconciler {
     /// Begins with what earlier processes brought, and the interface as it is, if it is there.
     pub fn new(brought: HashMap<PublicKey, RecordId>, status: Option<&DeviceStatus>) -> Self {
         let peers = status.iter().flat_map(|status| &status.peers);
-        let held = peers.filter_map(|peer| {
-            let id = brought.get(&peer.public_key)?;
-            Some((
-                RecordId::clone(id),
-                peer.public_key,
-                peer.allowed_ips.clone(),
-            ))
+        let blocks: HashMap<_, _> = peers.map(|it| (it.public_key, &it.allowed_ips)).collect();
+        let held = brought.iter().map(|(key, id)| {
+            let blocks = blocks.get(key).map(|it| it.to_vec());
+            (RecordId::clone(id), *key, blocks.unwrap_or_default())
         });
         let mut reconciler = Self {
             list: RecordList::holding(held),
@@ -192,11 +189,8 @@ impl Reconciler {
             match (self.list.of(&key), present.get(&key)) {
                 (Some(record), before) => {
                     let id = self.list.id_of(&key);
-                    batch.bring(
-                        record,
-                        before,
-                        id.filter(|_| !self.brought.contains_key(&key)),
-                    );
+                    let id = id.filter(|id| self.brought.get(&key) != Some(*id));
+                    batch.bring(record, before, id);
                 }
                 // It is held: what it should be is not known.
                 (None, _) if self.list.id_of(&key).is_some() => {}
@@ -204,6 +198,10 @@ impl Reconciler {
                     // It stays for now, and its addresses may be given to another.
                     if let Some(peer) = present.get_mut(&key) {
                         peer.allowed_ips = None;
+                    }
+                    // Its record may have another peer, and is not to bring this one back.
+                    if self.brought.get(&key).is_some_and(|id| !id.is_empty()) {
+                        batch.brings.push((key, "".into()));
                     }
                 }
                 (None, before) => {
@@ -223,7 +221,7 @@ impl Reconciler {
         // Those that give up addresses come before those that get them.
         removed.append(&mut batch.sections);
         batch.sections = removed;
-        (!batch.after.is_empty()).then_some(batch)
+        (!batch.after.is_empty() || !batch.brings.is_empty()).then_some(batch)
     }
 
     /// The interface refused a change: it is due again after the next look.
@@ -264,7 +262,7 @@ impl ChangeBatch {
         self.lines.push(format!("{done} the peer {key}{name}"));
     }
 
-    /// Adds what a peer lacks of its record. `id` is that of a peer that was not brought before.
+    /// Adds what a peer lacks of its record. `id` is that of a peer that was brought under another one, or never.
     fn bring(&mut self, record: &PeerRecord, before: Option<&PresentPeer>, id: Option<&RecordId>) {
         let key = record.public_key;
         let numeric = record.endpoint.as_ref().and_then(HostPort::numeric);
@@ -313,11 +311,12 @@ impl ChangeBatch {
         {
             self.endpoints.push((key, endpoint.clone()));
         }
-        if before.is_some() && told_before.as_ref() == Some(&told) && !is_other {
+        let is_told = told_before.as_ref() == Some(&told);
+        if before.is_some() && is_told && !is_other && id.is_none() {
             return;
         }
-        let is_told = told_before.is_some();
-        if before.is_none() || is_other || is_elsewhere || is_told {
+        let is_changed = told_before.is_some() && !is_told;
+        if before.is_none() || is_other || is_elsewhere || is_changed {
             let verb = if before.is_none() { "added" } else { "changed" };
             self.say(verb, &key, record.name.as_deref());
         }

@@ -96,6 +96,10 @@ impl Fake {
         self.status.peers.push(peer);
     }
 
+    fn has(&self, key: &PublicKey) -> bool {
+        self.status.peers.iter().any(|it| it.public_key == *key)
+    }
+
     fn keys(&self) -> Vec<u8> {
         let mut keys: Vec<u8> = self
             .status
@@ -235,6 +239,32 @@ fn a_change_that_was_not_made_is_due_again_and_a_refused_one_after_the_next_look
     assert_eq!(fake.keys(), [1, 2]);
 }
 
+#[test]
+fn a_peer_goes_by_the_name_that_its_record_has_now() {
+    let mut fake = Fake::default();
+    let mut first = Reconciler::new(HashMap::new(), Some(&fake.status));
+    first.change([put("a", record(1, 1))]);
+    first.listed(&ids(&["a"]));
+    apply(&mut first, &mut fake);
+    // It is renamed, and another one gets its old name.
+    first.change([("a".into(), RecordChange::Delete), put("b", record(1, 1))]);
+    assert_eq!(apply(&mut first, &mut fake), Vec::<String>::new());
+    first.change([put("a", record(2, 2))]);
+    apply(&mut first, &mut fake);
+    let expected = [(key(1), "b".into()), (key(2), "a".into())];
+    assert_eq!(*first.brought(), HashMap::from(expected));
+    // The next process finds both bad, whether the interface is there by then or not.
+    for status in [Some(&fake.status.clone()), None] {
+        let mut next = Reconciler::new(first.brought().clone(), status);
+        let bad = |id: &str| (id.into(), RecordChange::Bad("bad".into()));
+        next.change([bad("a"), bad("b")]);
+        next.listed(&ids(&["a", "b"]));
+        next.look(&fake.status);
+        assert_eq!(apply(&mut next, &mut fake), Vec::<String>::new());
+        assert_eq!(fake.keys(), [1, 2]);
+    }
+}
+
 #[derive(Clone, Debug)]
 enum Step {
     Put(u8, u8, u8),
@@ -266,8 +296,11 @@ proptest! {
         let mut fake = Fake::default();
         fake.foreign(5, 7);
         let mut source: BTreeMap<RecordId, RecordChange> = BTreeMap::new();
+        // The peer of the last record of each name that held.
+        let mut held: BTreeMap<RecordId, PublicKey> = BTreeMap::new();
         let mut reconciler = Reconciler::new(HashMap::new(), Some(&fake.status));
         for step in steps {
+            let takes_peers = matches!(step, Step::Lose | Step::Sync);
             match step {
                 Step::Put(id, key, host) => {
                     let one = put(&id.to_string(), record(key, host));
@@ -282,6 +315,7 @@ proptest! {
                 Step::Delete(id) => {
                     let id = RecordId::from(id.to_string());
                     source.remove(&id);
+                    held.remove(&id);
                     reconciler.change([(id, RecordChange::Delete)]);
                 }
                 Step::List => {}
@@ -306,10 +340,22 @@ proptest! {
             // Peers of others are never touched.
             let others = fake.status.peers.iter().find(|peer| peer.public_key == key(5));
             prop_assert_eq!(others.map(|peer| peer.allowed_ips.clone()), Some(vec![block(7)]));
+            if takes_peers {
+                held.retain(|_, key| fake.has(key));
+            }
+            let list = reconciler.list();
+            let holding = list.keys().filter(|key| list.of(key).is_some());
+            held.extend(holding.filter_map(|key| Some((list.id_of(key)?.clone(), *key))));
         }
         reconciler.change(source.clone());
         reconciler.listed(&source.keys().cloned().collect());
         apply(&mut reconciler, &mut fake);
+        // A bad record leaves the peer that it had, also after a restart.
+        for (id, change) in &source {
+            if let (RecordChange::Bad(_), Some(key)) = (change, held.get(id)) {
+                prop_assert!(fake.has(key), "{} had {:?}", id, key);
+            }
+        }
         for peer in fake.status.peers.iter().filter(|peer| peer.public_key != key(5)) {
             let id = reconciler.list().id_of(&peer.public_key);
             prop_assert!(id.is_some_and(|id| source.contains_key(id)), "{:?}", peer);
