@@ -26,6 +26,8 @@ struct PresentPeer {
     preshared_key: Option<Secret>,
     persistent_keepalive: u16,
     endpoint: Option<std::net::SocketAddr>,
+    /// The endpoint of the record that was brought last; `None` if another process did that.
+    meant: Option<Option<HostPort>>,
     /// What the process was told besides; `None` if that is not known.
     told: Option<ToldPeer>,
 }
@@ -33,7 +35,6 @@ struct PresentPeer {
 /// What the process of an interface was told of a peer that it does not show.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct ToldPeer {
-    endpoint: Option<HostPort>,
     name: Option<String>,
     allowance: Allowance,
 }
@@ -127,12 +128,13 @@ impl Reconciler {
             }
             let mut allowed_ips = peer.allowed_ips.clone();
             allowed_ips.sort_unstable();
-            let told = before.remove(&key).and_then(|it| it.told);
+            let PresentPeer { meant, told, .. } = before.remove(&key).unwrap_or_default();
             let found = PresentPeer {
                 allowed_ips: Some(allowed_ips),
                 preshared_key: peer.preshared_key.clone(),
                 persistent_keepalive: peer.persistent_keepalive,
                 endpoint: peer.endpoint,
+                meant,
                 told,
             };
             present.insert(key, found);
@@ -267,7 +269,6 @@ impl ChangeBatch {
         let key = record.public_key;
         let numeric = record.endpoint.as_ref().and_then(HostPort::numeric);
         let told = ToldPeer {
-            endpoint: record.endpoint.clone(),
             name: record.name.clone(),
             allowance: record.allowance,
         };
@@ -279,18 +280,19 @@ impl ChangeBatch {
         let differs = |is_same: fn(&ToldPeer, &ToldPeer) -> bool| {
             (told_before.as_ref()).is_none_or(|before| !is_same(before, &told))
         };
-        let endpoint_differs = differs(|one, other| one.endpoint == other.endpoint);
-        let is_elsewhere = endpoint_differs && numeric.is_some() && numeric != old.endpoint;
+        // Without another endpoint in its record, a peer stays where it has roamed to.
+        let is_moved = (old.meant.as_ref()).is_some_and(|meant| *meant != record.endpoint);
+        let to = numeric.filter(|to| (old.endpoint).is_none_or(|here| is_moved && here != *to));
         let other_key = !same(record.preshared_key.as_ref(), old.preshared_key.as_ref());
         let is_other = before.is_none()
             || old.allowed_ips.as_ref() != Some(&record.allowed_ips)
             || old.persistent_keepalive != record.persistent_keepalive
             || other_key;
-        if is_other || is_elsewhere {
+        if is_other || to.is_some() {
             self.sections.push(PeerChange {
                 preshared_key: other_key
                     .then(|| record.preshared_key.clone().unwrap_or_else(Secret::zero)),
-                endpoint: numeric.filter(|_| endpoint_differs),
+                endpoint: to,
                 persistent_keepalive: Some(record.persistent_keepalive),
                 replace_allowed_ips: true,
                 allowed_ips: (record.allowed_ips.iter().copied())
@@ -307,16 +309,16 @@ impl ChangeBatch {
             self.allowances.push((key, record.allowance, false));
         }
         if let Some(endpoint) = record.endpoint.as_ref().filter(|_| numeric.is_none())
-            && endpoint_differs
+            && (before.is_none() || told_before.is_none() || is_moved)
         {
             self.endpoints.push((key, endpoint.clone()));
         }
-        let is_told = told_before.as_ref() == Some(&told);
-        if before.is_some() && is_told && !is_other && id.is_none() {
+        let is_told = told_before.as_ref() == Some(&told) && !is_moved;
+        if before.is_some() && is_told && !is_other && to.is_none() && id.is_none() {
             return;
         }
         let is_changed = told_before.is_some() && !is_told;
-        if before.is_none() || is_other || is_elsewhere || is_changed {
+        if before.is_none() || is_other || to.is_some() || is_changed {
             let verb = if before.is_none() { "added" } else { "changed" };
             self.say(verb, &key, record.name.as_deref());
         }
@@ -325,7 +327,8 @@ impl ChangeBatch {
             allowed_ips: Some(record.allowed_ips.clone()),
             preshared_key: record.preshared_key.clone(),
             persistent_keepalive: record.persistent_keepalive,
-            endpoint: numeric.filter(|_| endpoint_differs).or(old.endpoint),
+            endpoint: to.or(old.endpoint),
+            meant: Some(record.endpoint.clone()),
             told: Some(told),
         };
         self.after.push((key, Some(after)));

@@ -174,6 +174,16 @@ fn only_what_differs_is_sent_and_a_roamed_endpoint_stays() {
     reconciler.listed(&ids(&["a", "b"]));
     apply(&mut reconciler, &mut fake);
     assert_eq!(fake.sections, 2);
+    // Others changed the interface, and another agent begins.
+    reconciler.forget_told();
+    reconciler.look(&fake.status);
+    apply(&mut reconciler, &mut fake);
+    let mut next = Reconciler::new(reconciler.brought().clone(), Some(&fake.status));
+    next.change([put("a", record(1, 1)), put("b", record(2, 2))]);
+    next.listed(&ids(&["a", "b"]));
+    assert_eq!(apply(&mut next, &mut fake), Vec::<String>::new());
+    assert_eq!((fake.sections, fake.status.peers[0].endpoint), (2, roamed));
+    let mut reconciler = next;
     // A name and a limit take no section.
     let limited = PeerRecord {
         name: None,
@@ -188,10 +198,12 @@ fn only_what_differs_is_sent_and_a_roamed_endpoint_stays() {
     assert_eq!(lines, [format!("changed the peer {}", key(1))]);
     assert_eq!((fake.sections, fake.names[&key(1)].as_str()), (2, ""));
     assert_eq!(fake.allowances[&key(1)].quota, Some(5));
-    // Another endpoint is meant.
+    // Another endpoint is meant, also if others change the interface at the same time.
     let mut moved = record(1, 1);
     moved.endpoint = "192.0.2.2:51820".parse().ok();
     reconciler.change([put("a", moved)]);
+    reconciler.forget_told();
+    reconciler.look(&fake.status);
     apply(&mut reconciler, &mut fake);
     assert_eq!(
         fake.status.peers[0].endpoint,
