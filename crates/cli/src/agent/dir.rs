@@ -56,9 +56,9 @@ impl FolderSource {
             };
             match news {
                 FolderNews::Files(files) if self.is_listed => {
-                    let known = files.iter().filter_map(|name| id_of(name));
-                    let changes: Vec<_> = known.map(|id| self.look(id)).collect();
-                    self.news.send(SourceNews::Changes(changes));
+                    let ids: Vec<_> = files.iter().filter_map(|name| id_of(name)).collect();
+                    // If it is another folder, that is its next news.
+                    let _ = self.tell(&ids);
                 }
                 FolderNews::Files(_) | FolderNews::Anything => self.list(),
                 FolderNews::Gone => {
@@ -108,12 +108,29 @@ impl FolderSource {
         self.before = Some(own);
         let mut sorted: Vec<RecordId> = ids.iter().cloned().collect();
         sorted.sort_unstable();
-        for piece in sorted.chunks(PIECE) {
-            let changes = piece.iter().map(|id| self.look(RecordId::clone(id)));
-            self.news.send(SourceNews::Changes(changes.collect()));
-        }
+        self.tell(&sorted)?;
+        self.is_here()?;
         self.news.send(SourceNews::Listed(ids, Some(own)));
         Ok(())
+    }
+
+    /// Tells what these files say now.
+    fn tell(&self, ids: &[RecordId]) -> Result<(), String> {
+        for piece in ids.chunks(PIECE) {
+            let changes = piece.iter().map(|id| self.look(RecordId::clone(id)));
+            let changes = changes.collect();
+            // It was read by its path.
+            self.is_here()?;
+            self.news.send(SourceNews::Changes(changes));
+        }
+        Ok(())
+    }
+
+    fn is_here(&self) -> Result<(), String> {
+        match self.watched.is_here() {
+            true => Ok(()),
+            false => Err("another folder has its path".into()),
+        }
     }
 
     /// What a file says now.
@@ -125,16 +142,19 @@ impl FolderSource {
                 Err(why) => RecordChange::Bad(why),
             },
             // A link that leads nowhere is still a record.
-            Err(error)
-                if error.kind() == ErrorKind::NotFound
-                    && std::fs::symlink_metadata(&path).is_err() =>
-            {
-                RecordChange::Delete
-            }
+            Err(error) if is_missing(&error) && has_no_link(&path) => RecordChange::Delete,
             Err(error) => RecordChange::Bad(error.to_string()),
         };
         (id, change)
     }
+}
+
+fn is_missing(error: &std::io::Error) -> bool {
+    error.kind() == ErrorKind::NotFound
+}
+
+fn has_no_link(path: &Path) -> bool {
+    std::fs::symlink_metadata(path).is_err_and(|error| is_missing(&error))
 }
 
 /// The record that a file is, if it is one: `NAME.conf`, and no file that an editor or Kubernetes hides.
@@ -143,3 +163,7 @@ fn id_of(name: &OsStr) -> Option<RecordId> {
     let is_record = name.ends_with(".conf") && !name.starts_with('.');
     (is_record && name.chars().all(is_printable)).then(|| name.into())
 }
+
+#[cfg(test)]
+#[path = "dir_tests.rs"]
+mod tests;

@@ -89,6 +89,11 @@ impl WatchedFolder {
         self.identity
     }
 
+    /// Whether the path still leads to it: what was read by that path before is its.
+    pub(super) fn is_here(&self) -> bool {
+        FolderIdentity::of(&self.path).is_ok_and(|here| here == self.identity)
+    }
+
     /// Waits for news, or so long.
     pub(super) fn next(&self, patience: Option<Duration>) -> Option<FolderNews> {
         let start = Instant::now();
@@ -184,4 +189,4 @@ pub(super) fn read_file(path: &Path, most: usize) -> io::Result<Zeroizing<Vec<u8
 
 #[cfg(test)]
 #[path = "folder_tests.rs"]
-mod tests;
+pub(super) mod tests;

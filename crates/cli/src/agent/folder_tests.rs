@@ -3,21 +3,21 @@ use std::os::unix::fs::symlink;
 use super::*;
 
 /// A folder of one test, which goes with it.
-struct TestFolder(PathBuf);
+pub(in super::super) struct TestFolder(pub(in super::super) PathBuf);
 
 impl TestFolder {
-    fn new(name: &str) -> Self {
+    pub(in super::super) fn new(name: &str) -> Self {
         let path = std::env::temp_dir().join(format!("adit-folder-{name}-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&path);
         std::fs::create_dir_all(path.join("here")).expect("a folder");
         Self(path)
     }
 
-    fn here(&self) -> PathBuf {
+    pub(in super::super) fn here(&self) -> PathBuf {
         self.0.join("here")
     }
 
-    fn write(&self, name: &str) {
+    pub(in super::super) fn write(&self, name: &str) {
         std::fs::write(self.here().join(name), "text").expect("written");
     }
 }
