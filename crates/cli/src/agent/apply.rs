@@ -1,10 +1,10 @@
 //! The changes of an interface, over its control socket.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use adit_ctl::uapi::{ClientError, UapiClient};
 use adit_fleet::{ChangeBatch, MAX_SECTIONS, Reconciler};
-use adit_proto::config::{DeviceChange, DeviceStatus};
+use adit_proto::config::{DeviceChange, DeviceStatus, PublicKey};
 
 use super::brought::BroughtFile;
 use crate::failure::say;
@@ -16,6 +16,8 @@ const TOLD: usize = 16;
 pub(super) struct Applier {
     pub(super) interface: String,
     pub(super) brought: BroughtFile,
+    /// Peers that the process refused when they were brought last, and why.
+    refused: BTreeMap<PublicKey, String>,
 }
 
 /// Why the interface is not as it should be.
@@ -27,45 +29,77 @@ pub(super) enum ApplyError {
 }
 
 impl Applier {
+    pub(super) fn new(interface: &str, brought: BroughtFile) -> Self {
+        Self {
+            interface: interface.to_owned(),
+            brought,
+            refused: BTreeMap::new(),
+        }
+    }
+
     pub(super) fn look(&self) -> Result<DeviceStatus, ClientError> {
         UapiClient::connect(&self.interface)?.get()
     }
 
-    /// Makes all changes that are due. What the process refuses is left out, and told.
+    /// Makes all changes that are due, but for peers that the process refuses.
     pub(super) fn apply(&mut self, reconciler: &mut Reconciler) -> Result<(), ApplyError> {
-        let mut most = MAX_SECTIONS;
-        let mut client = None;
-        let mut left_out = HashMap::new();
-        while let Some(batch) = reconciler.next_batch(most) {
+        let (interface, mut client) = (self.interface.clone(), None);
+        self.apply_by(reconciler, |batch| {
+            let client = match &mut client {
+                Some(client) => client,
+                none => none.insert(UapiClient::connect(&interface)?),
+            };
+            make(client, batch)
+        })
+    }
+
+    /// [`Applier::apply`], where this makes a change.
+    fn apply_by(
+        &mut self,
+        reconciler: &mut Reconciler,
+        mut make: impl FnMut(&ChangeBatch) -> Result<(), ClientError>,
+    ) -> Result<(), ApplyError> {
+        // Peers to be changed one by one.
+        let mut singles = 0_usize;
+        let mut told = 0;
+        loop {
+            let most = if singles > 0 { 1 } else { MAX_SECTIONS };
+            let Some(batch) = reconciler.next_batch(most) else {
+                break;
+            };
+            singles = singles.saturating_sub(1);
             self.brought
                 .bring(&batch.brings)
                 .map_err(ApplyError::File)?;
-            let client = match &mut client {
-                Some(client) => client,
-                none => match UapiClient::connect(&self.interface) {
-                    Ok(connected) => none.insert(connected),
-                    Err(error) => {
-                        reconciler.done(batch, false);
-                        return Err(ApplyError::Interface(error.into()));
-                    }
-                },
-            };
-            match make(client, &batch) {
+            match make(&batch) {
                 Ok(()) => {
                     self.brought
                         .forget(&batch.forgets)
                         .map_err(ApplyError::File)?;
                     self.tell(&batch);
+                    batch.keys().for_each(|key| drop(self.refused.remove(&key)));
                     reconciler.done(batch, true);
                 }
-                // One of them is refused: each alone tells which.
-                Err(ClientError::Refused(_)) if most > 1 => {
-                    most = 1;
+                Err(ClientError::Refused(_) | ClientError::Explained(_))
+                    if batch.keys().count() > 1 =>
+                {
+                    // One of them is refused: each alone tells which.
+                    singles = batch.keys().count();
                     reconciler.done(batch, false);
                 }
-                Err(ClientError::Refused(errno)) => {
-                    let why = std::io::Error::from_raw_os_error(errno);
-                    left_out.extend(batch.keys().map(|key| (key, why.to_string())));
+                Err(error @ (ClientError::Refused(_) | ClientError::Explained(_))) => {
+                    for key in batch.keys() {
+                        let why = error.to_string();
+                        let is_new = self.refused.get(&key) != Some(&why);
+                        if is_new && told < TOLD {
+                            say!(
+                                "adit: {}: the interface does not take the peer {key}: {why}",
+                                self.interface
+                            );
+                        }
+                        told += usize::from(is_new);
+                        self.refused.insert(key, why);
+                    }
                     reconciler.leave_out(batch);
                 }
                 Err(error) => {
@@ -74,15 +108,20 @@ impl Applier {
                 }
             }
         }
-        for (key, why) in left_out.iter().take(TOLD) {
-            say!(
-                "adit: {}: the interface refuses the peer {key}: {why}",
-                self.interface
-            );
-        }
+        let list = reconciler.list();
+        self.refused.retain(|key, _| list.of(key).is_some());
         self.brought
             .tidy(reconciler.brought())
             .map_err(ApplyError::File)
+    }
+
+    /// What the process refuses, if anything.
+    pub(super) fn refusal(&self) -> Option<String> {
+        let (key, why) = self.refused.iter().next()?;
+        let count = self.refused.len();
+        Some(format!(
+            "the interface does not take {count} of the peers, the first {key}: {why}"
+        ))
     }
 
     fn tell(&self, batch: &ChangeBatch) {
@@ -119,3 +158,7 @@ fn make(client: &mut UapiClient, batch: &ChangeBatch) -> Result<(), ClientError>
     }
     Ok(())
 }
+
+#[cfg(test)]
+#[path = "apply_tests.rs"]
+mod tests;

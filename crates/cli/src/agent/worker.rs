@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ExitCode};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use adit_fleet::{
     AgentStatus, PeerRecord, Reconciler, RecordChange, RecordId, SCHEMA, SourceState, preshared_key,
@@ -26,6 +26,8 @@ use crate::show::now;
 const QUEUE: usize = 16;
 /// Messages that are taken together: what happens at the same time is one change.
 const TOGETHER: usize = 64;
+/// When to try again what the interface refused: it may take it then, as one that was full.
+const REFUSED: Duration = Duration::from_secs(30);
 /// Longest file with a preshared key: that, and spaces around it.
 const MAX_KEY_FILE: usize = 4096;
 /// Lines about records of one piece of news.
@@ -73,10 +75,7 @@ pub(super) fn work(args: &ServeAgentArgs) -> Result<ExitCode> {
         begun.context(|| "cannot begin the sandbox (--no-sandbox does without)".into())?;
     }
     let before = file.folder();
-    let applier = Applier {
-        interface: name.clone(),
-        brought: file,
-    };
+    let applier = Applier::new(name, file);
     // What is there now is kept apart from what other records claim.
     let there = applier.look().ok();
     let mut worker = AgentWorker {
@@ -123,6 +122,15 @@ fn wait_for_folders(args: &ServeAgentArgs, folders: &[PathBuf], status: &mut Age
     }
     status.state = SourceState::Listing;
     status.failure = None;
+}
+
+/// What became of the changes that were due.
+enum Brought {
+    All,
+    /// The interface refuses some of them.
+    NotAll,
+    /// They are to be tried again.
+    Nothing,
 }
 
 /// An agent at work.
@@ -220,8 +228,17 @@ impl AgentWorker {
                     AgentNews::Interface(news) => self.interface(news),
                 }
             }
-            let is_done = self.bring()?;
-            retry = (!is_done).then(|| Instant::now() + PAUSE);
+            let now = Instant::now();
+            if retry.is_some_and(|at| at <= now) {
+                // What it refused is due again after a look.
+                self.is_look_due |= self.status.is_up;
+            }
+            retry = match self.bring()? {
+                Brought::All => None,
+                Brought::Nothing => Some(now + PAUSE),
+                // Other news does not put it off.
+                Brought::NotAll => Some(retry.filter(|at| *at > now).unwrap_or(now + REFUSED)),
+            };
             self.tell_refusals();
             self.report();
         }
@@ -314,8 +331,8 @@ impl AgentWorker {
         }
     }
 
-    /// Has the interface be what the records say. False: to be tried again.
-    fn bring(&mut self) -> Result<bool> {
+    /// Has the interface be what the records say.
+    fn bring(&mut self) -> Result<Brought> {
         if self.is_look_due {
             match self.applier.look() {
                 Ok(status) => {
@@ -327,20 +344,26 @@ impl AgentWorker {
                     self.reconciler.gone();
                     self.status.is_up = false;
                     self.fail(1, Some(format!("cannot ask the interface: {error}")));
-                    return Ok(false);
+                    return Ok(Brought::Nothing);
                 }
             }
         }
         match self.applier.apply(&mut self.reconciler) {
             Ok(()) => {
-                self.fail(1, None);
-                Ok(true)
+                let refusal = self.applier.refusal();
+                let is_all = refusal.is_none();
+                self.fail(1, refusal);
+                Ok(if is_all {
+                    Brought::All
+                } else {
+                    Brought::NotAll
+                })
             }
             Err(ApplyError::Interface(error)) => {
                 // What it has now is not known.
                 self.is_look_due = self.status.is_up;
                 self.fail(1, Some(format!("cannot change the interface: {error}")));
-                Ok(false)
+                Ok(Brought::Nothing)
             }
             Err(ApplyError::File(error)) => {
                 Err(error).context(|| "cannot write what was brought".into())
