@@ -27,7 +27,11 @@ use std::io::ErrorKind;
 use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+use signal_hook::consts::{SIGCHLD, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
 
 pub(crate) use self::brought::brought_to;
 use self::news::BEGIN_ANEW;
@@ -48,6 +52,9 @@ pub(crate) fn agent(args: &AgentArgs) -> Result<ExitCode> {
 fn supervise(args: &ServeAgentArgs) -> Result<ExitCode> {
     make_folder(&args.state)?;
     let _ = rustix::thread::set_name(c"adit-supervisor");
+    // Without handlers they do nothing to the first process of a container.
+    let signals = Signals::new([SIGTERM, SIGINT, SIGCHLD]);
+    let mut signals = signals.context(|| "cannot catch signals".into())?;
     loop {
         // Not the path of the binary, which may have been replaced since.
         let mut command = Command::new("/proc/self/exe");
@@ -58,8 +65,13 @@ fn supervise(args: &ServeAgentArgs) -> Result<ExitCode> {
             .arg("--worker")
             .args(std::env::args_os().skip(2))
             .stdin(Stdio::null());
-        let status = command.status();
-        let status = status.context(|| "cannot start the process that does the work".into())?;
+        let worker = command.spawn();
+        let worker = worker.context(|| "cannot start the process that does the work".into())?;
+        let status = end_of(worker, &mut signals);
+        let status = status.context(|| "cannot wait for the process that does the work".into())?;
+        let Some(status) = status else {
+            return Ok(ExitCode::SUCCESS);
+        };
         match (status.code(), status.signal()) {
             (Some(code), _) if code == i32::from(BEGIN_ANEW) => {}
             (Some(code), _) => return Ok(ExitCode::from(u8::try_from(code).unwrap_or(1))),
@@ -69,6 +81,24 @@ fn supervise(args: &ServeAgentArgs) -> Result<ExitCode> {
                 args.interface,
                 signal.unwrap_or_default()
             ),
+        }
+    }
+}
+
+/// Waits for the end of the process that does the work. `None`: this one was asked to end, and has ended it.
+fn end_of(mut worker: Child, signals: &mut Signals) -> std::io::Result<Option<ExitStatus>> {
+    let is_asked = |signal| signal != SIGCHLD;
+    loop {
+        let status = worker.try_wait()?;
+        // A terminal asks both.
+        if signals.pending().any(is_asked) || status.is_none() && signals.wait().any(is_asked) {
+            if status.is_none() {
+                let _ = kill_process(Pid::from_child(&worker), Signal::TERM);
+            }
+            return worker.wait().map(|_| None);
+        }
+        if status.is_some() {
+            return Ok(status);
         }
     }
 }

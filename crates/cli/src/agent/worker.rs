@@ -28,6 +28,8 @@ const QUEUE: usize = 16;
 const TOGETHER: usize = 64;
 /// When to try again what the interface refused: it may take it then, as one that was full.
 const REFUSED: Duration = Duration::from_secs(30);
+/// How long another agent, which was asked to end, may take for that.
+const TO_END: Duration = Duration::from_secs(2);
 /// Longest file with a preshared key: that, and spaces around it.
 const MAX_KEY_FILE: usize = 4096;
 /// Lines about records of one piece of news.
@@ -42,11 +44,15 @@ pub(super) fn work(args: &ServeAgentArgs) -> Result<ExitCode> {
     adit_sandbox::register("adit-agent");
     let lock = lock_of(&args.state, name);
     let lock = lock.context(|| format!("cannot write to {}", args.state.display()))?;
-    if lock.try_lock().is_err() {
-        bail!(
-            State,
-            "another agent serves {name} already: `adit agent status {name}` says what it does"
-        );
+    let until = Instant::now() + TO_END;
+    while lock.try_lock().is_err() {
+        if Instant::now() >= until {
+            bail!(
+                State,
+                "another agent serves {name} already: `adit agent status {name}` says what it does"
+            );
+        }
+        std::thread::sleep(Duration::from_millis(20));
     }
     let failed = || format!("cannot read what agents brought to {name}");
     let (file, brought) = BroughtFile::open(&args.state, name).context(failed)?;

@@ -1,7 +1,7 @@
 //! `adit agent`: peers from a source, however it and the interface come and go.
 
 use std::fs::File;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::everyday::server;
@@ -41,7 +41,12 @@ impl Hub {
     }
 
     fn start(&mut self, options: &[&str]) {
-        let mut command = self.left().command(&adit());
+        let command = self.left().command(&adit());
+        self.start_by(command, options);
+    }
+
+    /// With a command whose arguments these become.
+    fn start_by(&mut self, mut command: Command, options: &[&str]) {
         let log = File::options().create(true).append(true).open(&self.log);
         let log = log.expect("a log");
         command.args(["agent", "wg0", "--source"]).arg(&self.source);
@@ -273,6 +278,35 @@ fn whatever_ends_the_peers_of_a_source_are_there_afterwards() {
         hub.status()["is_running"] == false
     });
     hub.has(&[&hub.phone.public, &late.public]);
+}
+
+#[test]
+fn an_agent_that_is_asked_to_end_ends_and_the_next_one_follows() {
+    if !only_adit() {
+        return;
+    }
+    let mut hub = Hub::new(&format!("dir:{PEERS}"));
+    hub.put("phone", &hub.phone());
+    for signal in ["TERM", "INT"] {
+        // The first process of a container has no default action for signals.
+        let mut command = hub.left().command("unshare");
+        command.args(["--pid", "--fork", "--kill-child", &adit()]);
+        hub.start_by(command, &[]);
+        hub.has(&[&hub.phone.public]);
+        hub.becomes(&[("state", "listed".into()), ("is_running", true.into())]);
+        hub.left()
+            .sh(&format!("pkill -{signal} -x adit-supervisor"));
+        let mut first = hub.agent.take().expect("an agent");
+        // It follows at once, while the first one may still have the interface.
+        hub.start(&[]);
+        wait_for("the first one ends", seconds(20), || {
+            matches!(first.try_wait(), Ok(Some(_)))
+        });
+        assert!(first.wait().is_ok_and(|status| status.success()));
+        hub.becomes(&[("state", "listed".into()), ("is_running", true.into())]);
+        assert!(!hub.log().contains("another agent"), "{}", hub.log());
+        hub.kill();
+    }
 }
 
 /// Kills what serves the interface.
