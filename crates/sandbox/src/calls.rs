@@ -360,8 +360,6 @@ const AGENT: &[Call] = calls![
     SYS_getrandom,
     SYS_getsockopt,
     SYS_gettid,
-    SYS_inotify_add_watch,
-    SYS_inotify_init1,
     SYS_ioctl: Waiting,
     SYS_lseek,
     SYS_newfstatat,

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::io::ErrorKind;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use adit_ctl::text::is_printable;
@@ -19,7 +19,6 @@ pub(super) const MAX_RECORDS: usize = adit_proto::limits::MAX_PEERS;
 
 /// The thread that tells of a folder.
 pub(super) struct FolderSource {
-    path: PathBuf,
     watched: WatchedFolder,
     news: NewsSender,
     /// The folder of the records that were brought, if any were.
@@ -33,17 +32,16 @@ const AGAIN: Duration = Duration::from_secs(1);
 
 impl FolderSource {
     pub(super) fn new(
-        path: &Path,
+        watched: WatchedFolder,
         news: NewsSender,
         before: Option<FolderIdentity>,
-    ) -> std::io::Result<Self> {
-        Ok(Self {
-            path: path.to_owned(),
-            watched: WatchedFolder::new(path)?,
+    ) -> Self {
+        Self {
+            watched,
             news,
             before,
             is_listed: false,
-        })
+        }
     }
 
     pub(super) fn work(mut self) {
@@ -64,7 +62,7 @@ impl FolderSource {
                 FolderNews::Gone => {
                     let why = "the folder is gone: everything stays as it is until it is back";
                     self.news.send(SourceNews::Failing(why.into()));
-                    while FolderIdentity::of(&self.path).is_err() {
+                    while FolderIdentity::of(self.watched.path()).is_err() {
                         std::thread::sleep(PAUSE);
                     }
                     self.news.send(SourceNews::Replaced);
@@ -88,7 +86,7 @@ impl FolderSource {
 
     /// Tells of all files.
     fn try_list(&mut self) -> Result<(), String> {
-        let entries = std::fs::read_dir(&self.path);
+        let entries = std::fs::read_dir(self.watched.path());
         let entries = entries.and_then(Iterator::collect::<std::io::Result<Vec<_>>>);
         let entries = entries.map_err(|error| format!("the folder cannot be read: {error}"))?;
         let ids: HashSet<RecordId> = (entries.iter())
@@ -135,7 +133,7 @@ impl FolderSource {
 
     /// What a file says now.
     fn look(&self, id: RecordId) -> (RecordId, RecordChange) {
-        let path = self.path.join(&*id);
+        let path = self.watched.path().join(&*id);
         let change = match read_file(&path, MAX_RECORD) {
             Ok(text) => match PeerRecord::from_section(&text) {
                 Ok(record) => RecordChange::Put(Box::new(record)),

@@ -7,8 +7,8 @@ use super::*;
 /// The source of a folder, and what it tells.
 fn source(folder: &TestFolder) -> (FolderSource, Receiver<AgentNews>) {
     let (sender, news) = sync_channel(100);
-    let source = FolderSource::new(&folder.here(), NewsSender(sender), None);
-    (source.expect("a source"), news)
+    let watched = WatchedFolder::new(&folder.here()).expect("watched");
+    (FolderSource::new(watched, NewsSender(sender), None), news)
 }
 
 /// The next news: records with `+`, `!` for a bad one or `-`, or those of the whole list.

@@ -66,9 +66,10 @@ pub(super) struct WatchedFolder {
 impl WatchedFolder {
     /// Watches from now on.
     pub(super) fn new(path: &Path) -> io::Result<Self> {
+        // Before the watch begins: if another folder takes its place meanwhile, that is noticed.
+        let identity = FolderIdentity::of(path)?;
         let inotify =
             inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK)?;
-        // Before it is looked at: what another folder takes the place of meanwhile is noticed.
         let watched = WatchFlags::CREATE
             | WatchFlags::CLOSE_WRITE
             | WatchFlags::ATTRIB
@@ -81,8 +82,12 @@ impl WatchedFolder {
         Ok(Self {
             path: path.to_owned(),
             inotify,
-            identity: FolderIdentity::of(path)?,
+            identity,
         })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
     }
 
     pub(super) fn identity(&self) -> FolderIdentity {

@@ -56,30 +56,13 @@ pub(super) fn work(args: &ServeAgentArgs) -> Result<ExitCode> {
     }
     let failed = || format!("cannot read what agents brought to {name}");
     let (file, brought) = BroughtFile::open(&args.state, name).context(failed)?;
-    let mut folders = Vec::from_iter(args.psk_dir.clone());
-    if let AgentSource::Dir(path) = &args.source {
-        folders.push(path.clone());
-    }
-    let mut status = AgentStatus {
+    let status = AgentStatus {
         schema: SCHEMA,
         interface: name.clone(),
         pid: std::process::id(),
         source: args.source.to_string(),
         ..AgentStatus::default()
     };
-    wait_for_folders(args, &folders, &mut status);
-    let source = match &args.source {
-        AgentSource::Dir(path) => OpenSource::Dir(path.clone()),
-        AgentSource::Exec(program) => {
-            let program = [std::slice::from_ref(program), &args.arguments].concat();
-            let started = exec::start(name, &program);
-            OpenSource::Exec(started.context(|| "cannot start a process".into())?)
-        }
-    };
-    if args.has_sandbox() {
-        let begun = adit_sandbox::begin_agent(&folders, &args.state);
-        begun.context(|| "cannot begin the sandbox (--no-sandbox does without)".into())?;
-    }
     let before = file.folder();
     let applier = Applier::new(name, file);
     // What is there now is kept apart from what other records claim.
@@ -96,38 +79,37 @@ pub(super) fn work(args: &ServeAgentArgs) -> Result<ExitCode> {
         is_look_due: false,
         written: None,
     };
+    worker.status.is_up = there.is_some();
+    // The sandbox is about the folders that are watched; nothing is watched once it has begun.
+    let keys = args.psk_dir.as_deref().map(|path| worker.watch(path));
+    let source = match &args.source {
+        AgentSource::Dir(path) => OpenSource::Dir(worker.watch(path)),
+        AgentSource::Exec(program) => {
+            let program = [std::slice::from_ref(program), &args.arguments].concat();
+            let started = exec::start(name, &program);
+            OpenSource::Exec(started.context(|| "cannot start a process".into())?)
+        }
+    };
+    // From now on its events tell.
+    worker.status.is_up = false;
+    if args.has_sandbox() {
+        let mut folders = Vec::from_iter(args.psk_dir.clone());
+        if let AgentSource::Dir(path) = &args.source {
+            folders.push(path.clone());
+        }
+        let begun = adit_sandbox::begin_agent(&folders, &args.state);
+        begun.context(|| "cannot begin the sandbox (--no-sandbox does without)".into())?;
+    }
     let (sender, receiver) = sync_channel(QUEUE);
-    let _program = worker.begin(source, &NewsSender(sender), before)?;
+    let _program = worker.begin(source, keys, &NewsSender(sender), before)?;
     worker.run(&receiver)
 }
 
 /// A source of which all is open that the sandbox does not allow to open.
 enum OpenSource {
-    Dir(PathBuf),
+    Dir(WatchedFolder),
     /// The process that runs the program.
     Exec(Child),
-}
-
-/// Waits until they are there: the sandbox is about what is.
-fn wait_for_folders(args: &ServeAgentArgs, folders: &[PathBuf], status: &mut AgentStatus) {
-    let missing = || {
-        folders
-            .iter()
-            .find_map(|path| FolderIdentity::of(path).err().map(|error| (path, error)))
-    };
-    let Some((path, error)) = missing() else {
-        return;
-    };
-    let why = format!("{}: {error}", path.display());
-    say!("adit: {}: waiting for a folder: {why}", args.interface);
-    status.state = SourceState::Failing;
-    status.failure = Some(why);
-    let _ = report::write(&args.state, status);
-    while missing().is_some() {
-        std::thread::sleep(PAUSE);
-    }
-    status.state = SourceState::Listing;
-    status.failure = None;
 }
 
 /// What became of the changes that were due.
@@ -158,10 +140,29 @@ struct AgentWorker {
 }
 
 impl AgentWorker {
+    /// Watches a folder as soon as it is there.
+    fn watch(&mut self, path: &Path) -> WatchedFolder {
+        loop {
+            let why = match WatchedFolder::new(path) {
+                Ok(watched) => {
+                    self.status.state = SourceState::Listing;
+                    self.fail(0, None);
+                    return watched;
+                }
+                Err(error) => format!("waiting for {}: {error}", path.display()),
+            };
+            self.status.state = SourceState::Failing;
+            self.fail(0, Some(why));
+            self.report();
+            std::thread::sleep(PAUSE);
+        }
+    }
+
     /// Starts the threads that tell. What is returned is for a source to be kept.
     fn begin(
         &self,
         source: OpenSource,
+        keys: Option<WatchedFolder>,
         news: &NewsSender,
         before: Option<FolderIdentity>,
     ) -> Result<Option<Child>> {
@@ -170,17 +171,14 @@ impl AgentWorker {
         let (interface, sender) = (self.status.interface.clone(), news.clone());
         let follow = move || follow::follow(&interface, &sender);
         thread("adit-follow").spawn(follow).context(failed)?;
-        if let Some(path) = self.key_dir.clone() {
-            let watched = WatchedFolder::new(&path);
-            let watched = watched.context(|| format!("cannot watch {}", path.display()))?;
+        if let Some(keys) = keys {
             let sender = news.clone();
-            let watch = move || watch_keys(&path, &watched, &sender);
+            let watch = move || watch_keys(&keys, &sender);
             thread("adit-keys").spawn(watch).context(failed)?;
         }
         match source {
-            OpenSource::Dir(path) => {
-                let source = FolderSource::new(&path, news.clone(), before);
-                let source = source.context(|| format!("cannot watch {}", path.display()))?;
+            OpenSource::Dir(watched) => {
+                let source = FolderSource::new(watched, news.clone(), before);
                 let work = move || source.work();
                 thread("adit-source").spawn(work).context(failed)?;
                 Ok(None)
@@ -435,12 +433,12 @@ impl AgentWorker {
 }
 
 /// Tells of changes of the files with preshared keys.
-fn watch_keys(path: &Path, watched: &WatchedFolder, news: &NewsSender) {
+fn watch_keys(watched: &WatchedFolder, news: &NewsSender) {
     loop {
         match watched.next(None) {
             Some(FolderNews::Files(_) | FolderNews::Anything) => news.send(SourceNews::KeyFiles),
             Some(FolderNews::Gone) => {
-                while FolderIdentity::of(path).is_err() {
+                while FolderIdentity::of(watched.path()).is_err() {
                     std::thread::sleep(PAUSE);
                 }
                 return news.send(SourceNews::Replaced);

@@ -329,7 +329,8 @@ fn a_folder_that_goes_away_takes_no_peer_along() {
     let both = [hub.phone.public.clone(), laptop.public.clone()];
     let both = both.each_ref().map(String::as_str);
     hub.has(&both);
-    let sh = |script: &str| hub.left().sh(script);
+    let left = hub.world.left().clone();
+    let sh = |script: &str| left.sh(script);
     sh(&format!("mv {PEERS} /run/away"));
     hub.becomes(&[("state", "failing".into())]);
     hub.has(&both);
@@ -340,6 +341,17 @@ fn a_folder_that_goes_away_takes_no_peer_along() {
         why.contains("empty, and another one than before")
     });
     hub.has(&both);
+    // The next process waits for a folder, and counts the peers that are there.
+    hub.kill();
+    sh(&format!("rmdir {PEERS}"));
+    hub.start(&[]);
+    hub.becomes(&[
+        ("is_running", true.into()),
+        ("state", "failing".into()),
+        ("is_up", true.into()),
+        ("applied", 2.into()),
+    ]);
+    sh(&format!("mkdir {PEERS}"));
     // With a record, it is the source.
     hub.put("phone", &hub.phone());
     hub.has(&[&hub.phone.public]);
