@@ -18,6 +18,8 @@ pub(super) struct Applier {
     pub(super) brought: BroughtFile,
     /// Peers that the process refused when they were brought last, and why.
     refused: BTreeMap<PublicKey, String>,
+    /// It did not take the last endpoints that are names.
+    refuses_names: bool,
 }
 
 /// Why the interface is not as it should be.
@@ -34,6 +36,7 @@ impl Applier {
             interface: interface.to_owned(),
             brought,
             refused: BTreeMap::new(),
+            refuses_names: false,
         }
     }
 
@@ -44,13 +47,28 @@ impl Applier {
     /// Makes all changes that are due, but for peers that the process refuses.
     pub(super) fn apply(&mut self, reconciler: &mut Reconciler) -> Result<(), ApplyError> {
         let (interface, mut client) = (self.interface.clone(), None);
-        self.apply_by(reconciler, |batch| {
+        let mut refuses_names = self.refuses_names;
+        let applied = self.apply_by(reconciler, |batch| {
             let client = match &mut client {
                 Some(client) => client,
                 none => none.insert(UapiClient::connect(&interface)?),
             };
-            make(client, batch)
-        })
+            make(client, batch)?;
+            if !batch.endpoints.is_empty() {
+                let named = batch
+                    .endpoints
+                    .iter()
+                    .map(|(key, endpoint)| (*key, endpoint));
+                let taken = client.name_endpoints(named, false);
+                refuses_names = matches!(taken, Err(ClientError::Refused(_)));
+                if !refuses_names {
+                    taken?;
+                }
+            }
+            Ok(())
+        });
+        self.refuses_names = refuses_names;
+        applied
     }
 
     /// [`Applier::apply`], where this makes a change.
@@ -110,9 +128,16 @@ impl Applier {
         }
         let list = reconciler.list();
         self.refused.retain(|key, _| list.of(key).is_some());
-        self.brought
-            .tidy(reconciler.brought())
-            .map_err(ApplyError::File)
+        self.brought.tidy(reconciler.brought());
+        Ok(())
+    }
+
+    /// Why peers do not have the endpoints of their records, if they do not.
+    pub(super) fn missing_names(&self) -> Option<&'static str> {
+        self.refuses_names.then_some(
+            "the process of the interface looks no names up (`adit run --names` does, and `adit up`): an endpoint that is \
+             a name has no effect",
+        )
     }
 
     /// What the process refuses, if anything.
@@ -148,10 +173,6 @@ fn make(client: &mut UapiClient, batch: &ChangeBatch) -> Result<(), ClientError>
     }
     if !batch.allowances.is_empty() {
         client.allow_peers(&batch.allowances, false)?;
-    }
-    if !batch.endpoints.is_empty() {
-        let named = batch.endpoints.iter();
-        client.name_endpoints(named.map(|(key, endpoint)| (*key, endpoint)), false)?;
     }
     if !batch.forgets.is_empty() {
         client.name_peers(batch.forgets.iter().map(|key| (*key, "")), false)?;

@@ -77,18 +77,20 @@ impl BroughtFile {
         }
     }
 
-    /// Writes it anew if it has grown to more lines than it needs.
-    pub(super) fn tidy(&mut self, brought: &HashMap<PublicKey, RecordId>) -> io::Result<()> {
+    /// Writes it anew if it has grown to more lines than it needs. If that fails, it says the same as before.
+    pub(super) fn tidy(&mut self, brought: &HashMap<PublicKey, RecordId>) {
         /// Bytes of a line with a name of usual length.
         const LINE: u64 = 100;
         /// Less is not worth it.
         const LITTLE: u64 = 1 << 20;
         let needed = u64::try_from(brought.len()).unwrap_or(u64::MAX);
         let needed = needed.saturating_mul(2 * LINE);
-        if self.file.metadata()?.len() > needed.saturating_add(LITTLE) {
-            self.file = Self::write(&self.path, brought, self.folder)?;
+        let length = self.file.metadata().map_or(0, |found| found.len());
+        if length > needed.saturating_add(LITTLE)
+            && let Ok(file) = Self::write(&self.path, brought, self.folder)
+        {
+            self.file = file;
         }
-        Ok(())
     }
 
     fn write(
@@ -102,8 +104,7 @@ impl BroughtFile {
         for (key, id) in brought {
             text += &format!("+ {key} {id}\n");
         }
-        replace(path, text.as_bytes())?;
-        OpenOptions::new().append(true).open(path)
+        replace(path, text.as_bytes())
     }
 }
 
@@ -114,13 +115,21 @@ pub(crate) fn brought_to(interface: &str) -> HashMap<PublicKey, RecordId> {
     parse(&text).0
 }
 
-/// Puts a file in the place of another.
-pub(super) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+/// Puts a file in the place of another, which stays if that fails. It is open to be added to.
+pub(super) fn replace(path: &Path, bytes: &[u8]) -> io::Result<File> {
     let next = path.with_added_extension("next");
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(true).mode(0o600);
-    options.open(&next)?.write_all(bytes)?;
-    std::fs::rename(&next, path)
+    let no_link = rustix::fs::OFlags::NOFOLLOW.bits().cast_signed();
+    let mut file = options.custom_flags(no_link).open(&next)?;
+    let replaced = file
+        .write_all(bytes)
+        .and_then(|()| std::fs::rename(&next, path));
+    if replaced.is_err() {
+        // It may be what fills the disk.
+        let _ = std::fs::remove_file(&next);
+    }
+    replaced.map(|()| file)
 }
 
 /// The file by which an agent has an interface for itself.
@@ -168,32 +177,5 @@ fn parse(text: &str) -> (HashMap<PublicKey, RecordId>, Option<FolderIdentity>) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_was_brought_and_not_removed_is_known_again() {
-        let dir = std::env::temp_dir().join(format!("adit-brought-{}", std::process::id()));
-        std::fs::create_dir_all(&dir).expect("a folder");
-        let (alice, bob) = (PublicKey([1; 32]), PublicKey([2; 32]));
-        let ids = |name: &str| RecordId::from(name);
-        let (mut file, none) = BroughtFile::open(&dir, "wg0").expect("a file");
-        assert!(none.is_empty() && file.folder().is_none());
-        let peers = [(alice, ids("a b.conf")), (bob, ids("bob.conf"))];
-        file.bring(&peers).expect("written");
-        file.forget(&[bob]).expect("written");
-        let folder = FolderIdentity { dev: 7, ino: 9 };
-        file.set_folder(folder).expect("written");
-        // The process was killed in the middle of a line.
-        let path = dir.join("wg0.peers");
-        let half = format!(
-            "{}+ {bob} bo",
-            std::fs::read_to_string(&path).expect("text")
-        );
-        std::fs::write(&path, half).expect("written");
-        let (file, brought) = BroughtFile::open(&dir, "wg0").expect("a file");
-        assert_eq!(brought, HashMap::from([(alice, ids("a b.conf"))]));
-        assert_eq!(file.folder(), Some(folder));
-        std::fs::remove_dir_all(&dir).expect("removed");
-    }
-}
+#[path = "brought_tests.rs"]
+mod tests;

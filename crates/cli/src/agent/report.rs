@@ -57,7 +57,7 @@ pub(super) fn path(dir: &Path, interface: &str) -> PathBuf {
 /// Puts the status in the place of the last one.
 pub(super) fn write(dir: &Path, status: &AgentStatus) -> std::io::Result<()> {
     let text = serde_json::to_string(status)?;
-    replace(&path(dir, &status.interface), (text + "\n").as_bytes())
+    replace(&path(dir, &status.interface), (text + "\n").as_bytes()).map(drop)
 }
 
 pub(super) fn print(args: &AgentStatusArgs) -> Result<()> {

@@ -75,7 +75,7 @@ pub(super) fn work(args: &ServeAgentArgs) -> Result<ExitCode> {
         key_dir: args.psk_dir.clone(),
         with_keys: HashMap::new(),
         told: HashMap::new(),
-        failures: [None, None],
+        failures: [const { None }; 4],
         is_look_due: false,
         written: None,
     };
@@ -132,8 +132,8 @@ struct AgentWorker {
     with_keys: HashMap<RecordId, PeerRecord>,
     /// The refusals that were told.
     told: HashMap<RecordId, String>,
-    /// Why the source, and why the interface, is not as it should be.
-    failures: [Option<String>; 2],
+    /// Why the source, the interface, its names, and the status are not as they should be.
+    failures: [Option<String>; 4],
     is_look_due: bool,
     /// The status that the file has.
     written: Option<AgentStatus>,
@@ -357,6 +357,7 @@ impl AgentWorker {
                 let refusal = self.applier.refusal();
                 let is_all = refusal.is_none();
                 self.fail(1, refusal);
+                self.fail(2, self.applier.missing_names().map(str::to_owned));
                 Ok(if is_all {
                     Brought::All
                 } else {
@@ -385,7 +386,9 @@ impl AgentWorker {
             (Some(why), 0) => say!("adit: {name}: {source}: {why}"),
             (Some(why), _) => say!("adit: {name}: {why}"),
             (None, 0) => say!("adit: {name}: {source}: it can be read again"),
-            (None, _) => say!("adit: {name}: the interface takes changes again"),
+            (None, 1) => say!("adit: {name}: the interface takes changes again"),
+            (None, 2) => say!("adit: {name}: endpoints that are names are looked up"),
+            (None, _) => say!("adit: {name}: the status can be written again"),
         }
         self.failures[what] = why;
     }
@@ -416,9 +419,8 @@ impl AgentWorker {
     /// Replaces the status, if it is another one.
     fn report(&mut self) {
         let list = self.reconciler.list();
-        let [source, interface] = &self.failures;
         let new = AgentStatus {
-            failure: source.clone().or_else(|| interface.clone()),
+            failure: self.failures[..3].iter().flatten().next().cloned(),
             records: list.known(),
             applied: self.reconciler.applied(),
             refused: list.refused().len(),
@@ -426,8 +428,13 @@ impl AgentWorker {
             ..self.status.clone()
         };
         let is_new = self.written.as_ref() != Some(&new);
-        if is_new && report::write(&self.state_dir, &new).is_ok() {
-            self.written = Some(new);
+        if is_new {
+            let written = report::write(&self.state_dir, &new);
+            let error = written
+                .err()
+                .map(|error| format!("cannot write the status: {error}"));
+            self.written = Some(new).filter(|_| error.is_none());
+            self.fail(3, error);
         }
     }
 }

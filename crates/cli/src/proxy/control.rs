@@ -158,10 +158,7 @@ fn respond(of: &TunnelFacts, resolver: &Arc<Resolver>, request: UapiRequest) -> 
         UapiRequest::Names { named, replace } => answer::names(interface, names, named, replace),
         UapiRequest::Allow { given, replace } => answer::allow(interface, names, given, replace),
         UapiRequest::Call { from, peers } => answer::call(interface, peers, from),
-        UapiRequest::Endpoints { named, replace } => {
-            resolver.name(name, interface, named, replace);
-            UapiResponse::Done
-        }
+        UapiRequest::Endpoints { named, replace } => resolver.name(name, interface, named, replace),
         UapiRequest::Add(_) => not_here("a proxy has one tunnel, and serves no interface"),
         UapiRequest::Threads { .. } => not_here("a proxy keeps the threads that it began with"),
     }

@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use adit_ctl::config::HostPort;
-use adit_ctl::uapi::MAX_NAMES;
+use adit_ctl::uapi::{MAX_NAMES, UapiError, UapiResponse};
 use adit_engine::Interface;
 use adit_io::helper;
 use adit_proto::config::{DeviceChange, PublicKey};
@@ -236,10 +236,11 @@ impl Resolver {
         interface: &Arc<Interface>,
         named: Vec<(PublicKey, HostPort)>,
         replace: bool,
-    ) {
+    ) -> UapiResponse {
         if !self.wanted && named.iter().any(|(_, it)| it.numeric().is_none()) {
+            let errno = rustix::io::Errno::OPNOTSUPP.raw_os_error();
             let why = "looks names up once: see --names";
-            return self.level.error(format_args!("{name}: {why}"));
+            return UapiResponse::Refused(UapiError::new(errno, why));
         }
         let now = Instant::now();
         let mut state = self.state();
@@ -278,6 +279,7 @@ impl Resolver {
         self.start_thread(&mut state);
         drop(state);
         self.wake();
+        UapiResponse::Done
     }
 
     /// There is something to do, perhaps.

@@ -309,6 +309,28 @@ fn an_agent_that_is_asked_to_end_ends_and_the_next_one_follows() {
     }
 }
 
+#[test]
+fn an_endpoint_that_nobody_looks_up_is_told() {
+    if !only_adit() {
+        return;
+    }
+    let mut hub = Hub::new(&format!("dir:{PEERS}"));
+    let left = hub.world.left().clone();
+    // A process without a resolver.
+    left.sh(&format!("{0} down wg0; {0} run wg0", adit()));
+    let endpoint = "Endpoint = phone.example:51820";
+    let named = record(&hub.phone.public, "10.77.0.2/32", endpoint);
+    hub.put("phone", &named);
+    hub.start(&[]);
+    hub.has(&[&hub.phone.public]);
+    wait_for("it is told", seconds(20), || {
+        let why = hub.status()["failure"].to_string();
+        why.contains("looks no names up")
+    });
+    assert!(hub.log().contains("looks no names up"), "{}", hub.log());
+    hub.becomes(&[("state", "listed".into()), ("applied", 1.into())]);
+}
+
 /// Kills what serves the interface.
 fn kill_interface(hub: &Hub) {
     hub.left().sh(

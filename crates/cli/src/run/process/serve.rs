@@ -59,8 +59,7 @@ impl Bound {
             }
             UapiRequest::Call { from, peers } => answer::call(&handle, peers, from),
             UapiRequest::Endpoints { named, replace } => {
-                resolver.name(&owner, &handle, named, replace);
-                UapiResponse::Done
+                resolver.name(&owner, &handle, named, replace)
             }
         };
         let service = &process.service;
