@@ -48,10 +48,8 @@ fn files_that_are_written_renamed_linked_and_removed_are_told() {
     assert_eq!(watched.next(SOON), files(&["a", "b", "c"]));
     symlink("c", folder.here().join("d")).expect("a link");
     assert_eq!(watched.next(SOON), files(&["d"]));
-    let start = Instant::now();
     std::fs::remove_file(folder.here().join("c")).expect("removed");
     assert_eq!(watched.next(SOON), files(&["c"]));
-    assert!(start.elapsed() < Duration::from_millis(500));
     // One that is being written is told of when it is closed.
     let file = File::create(folder.here().join("e")).expect("a file");
     assert_eq!(watched.next(SOON), None);

@@ -215,7 +215,8 @@ fn whatever_ends_the_peers_of_a_source_are_there_afterwards() {
     }
     let mut hub = Hub::new(&format!("dir:{PEERS}"));
     let (laptop, late, other) = (Keys::new(), Keys::new(), Keys::new());
-    hub.put("phone", &hub.phone());
+    let lines = "# friendly_name = phone\n# Limit = 5M";
+    hub.put("phone", &record(&hub.phone.public, "10.77.0.2/32", lines));
     hub.put("laptop", &record(&laptop.public, "10.77.0.3/32", ""));
     hub.left().sh(&format!(
         "wg set wg0 peer {} allowed-ips 10.77.0.9/32",
@@ -253,6 +254,10 @@ fn whatever_ends_the_peers_of_a_source_are_there_afterwards() {
     // The process of the interface is replaced, killed, and applies its file.
     hub.left().sh(&format!("{} upgrade wg0", adit()));
     hub.has(&[&hub.phone.public, &late.public, &other.public]);
+    wait_for("the name and the limit are there", seconds(20), || {
+        let shown = hub.left().sh(&format!("{} show wg0", adit()));
+        shown.contains("phone") && shown.contains("5M")
+    });
     kill_interface(&hub);
     hub.left().sh(&format!("{} up wg0", adit()));
     hub.has(&[&hub.phone.public, &late.public]);
@@ -355,6 +360,8 @@ fn a_folder_that_goes_away_takes_no_peer_along() {
     let sh = |script: &str| left.sh(script);
     sh(&format!("mv {PEERS} /run/away"));
     hub.becomes(&[("state", "failing".into())]);
+    // Its next change of the interface brings what another program removes, and removes nothing.
+    sh(&format!("wg set wg0 peer {} remove", hub.phone.public));
     hub.has(&both);
     // An empty one in its place, as where a file system is not mounted.
     sh(&format!("mkdir {PEERS}"));
@@ -521,6 +528,8 @@ fn a_config_map_and_a_secret_change_as_a_whole() {
     wait_for("the key is another one", seconds(20), || {
         hub.left().sh("wg show wg0 preshared-keys") != before
     });
+    right.sh(&format!("{0} down wg1; {0} up wg1", adit()));
+    ping_fails(right, "10.77.0.1");
     hub.left().sh("rm /run/keys/phone");
     hub.becomes(&[("refused", 1.into()), ("applied", 1.into())]);
     let log = hub.log();
