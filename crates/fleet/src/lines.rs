@@ -8,6 +8,7 @@
 
 use adit_ctl::keys::{is_public, public_from_base64};
 use serde_json::Value;
+use zeroize::Zeroizing;
 
 use crate::list::RecordChange;
 use crate::record::{MAX_RECORD, PeerRecord, RecordId};
@@ -55,7 +56,9 @@ impl ProgramLine {
         // What is no public key may be a secret, and names nothing.
         let key = record.get("public_key").and_then(Value::as_str);
         let id = key.filter(|key| public_from_base64(key).is_some_and(|key| is_public(&key)));
-        let parsed = PeerRecord::from_json(record.to_string().as_bytes());
+        // It may have a secret, although it should not.
+        let text = Zeroizing::new(record.to_string());
+        let parsed = PeerRecord::from_json(text.as_bytes());
         match (parsed, id) {
             (Ok(record), _) => {
                 let id = record.public_key.to_string();

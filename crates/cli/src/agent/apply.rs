@@ -7,10 +7,8 @@ use adit_fleet::{ChangeBatch, MAX_SECTIONS, Reconciler};
 use adit_proto::config::{DeviceChange, DeviceStatus, PublicKey};
 
 use super::brought::BroughtFile;
+use super::news::TOLD;
 use crate::failure::say;
-
-/// Lines of one change in the log; the rest is a number.
-const TOLD: usize = 16;
 
 /// How an interface is changed.
 pub(super) struct Applier {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use adit_ctl::text::is_printable;
 use adit_fleet::{MAX_RECORD, PeerRecord, RecordChange, RecordId};
 
-use super::folder::{FolderIdentity, FolderNews, WatchedFolder, read_file};
+use super::folder::{FolderIdentity, FolderNews, WatchedFolder, explain, read_file};
 use super::news::{NewsSender, PAUSE, SourceNews};
 
 /// Records in one message: each has 64 KiB at most, and few messages wait.
@@ -21,10 +21,12 @@ pub(super) const MAX_RECORDS: usize = adit_proto::limits::MAX_PEERS;
 pub(super) struct FolderSource {
     watched: WatchedFolder,
     news: NewsSender,
-    /// The folder of the records that were brought, if any were.
+    /// The folder of the records that were brought, if any were; [`FolderIdentity::UNKNOWN`] is none.
     before: Option<FolderIdentity>,
     /// All files were told of, and each change since then.
     is_listed: bool,
+    /// Those that there are.
+    ids: HashSet<RecordId>,
 }
 
 /// How long after a list that failed to try again.
@@ -41,6 +43,7 @@ impl FolderSource {
             news,
             before,
             is_listed: false,
+            ids: HashSet::new(),
         }
     }
 
@@ -55,13 +58,21 @@ impl FolderSource {
             match news {
                 FolderNews::Files(files) if self.is_listed => {
                     let ids: Vec<_> = files.iter().filter_map(|name| id_of(name)).collect();
-                    // If it is another folder, that is its next news.
-                    let _ = self.tell(&ids);
+                    self.ids.extend(ids.iter().cloned());
+                    match self.ids.len() > MAX_RECORDS {
+                        true => self.list(),
+                        // If it is another folder, that is its next news.
+                        false => _ = self.tell(&ids),
+                    }
                 }
                 FolderNews::Files(_) | FolderNews::Anything => self.list(),
                 FolderNews::Gone => {
-                    let why = "the folder is gone: everything stays as it is until it is back";
-                    self.news.send(SourceNews::Failing(why.into()));
+                    let why = FolderIdentity::of(self.watched.path()).err();
+                    let why = why.map_or_else(|| "it was replaced".into(), |error| explain(&error));
+                    let why = format!(
+                        "the folder is gone: {why}: everything stays as it is until it is back"
+                    );
+                    self.news.send(SourceNews::Failing(why));
                     while FolderIdentity::of(self.watched.path()).is_err() {
                         std::thread::sleep(PAUSE);
                     }
@@ -88,7 +99,8 @@ impl FolderSource {
     fn try_list(&mut self) -> Result<(), String> {
         let entries = std::fs::read_dir(self.watched.path());
         let entries = entries.and_then(Iterator::collect::<std::io::Result<Vec<_>>>);
-        let entries = entries.map_err(|error| format!("the folder cannot be read: {error}"))?;
+        let entries =
+            entries.map_err(|error| format!("the folder cannot be read: {}", explain(&error)))?;
         let ids: HashSet<RecordId> = (entries.iter())
             .filter_map(|entry| id_of(&entry.file_name()))
             .collect();
@@ -98,14 +110,15 @@ impl FolderSource {
         let own = self.watched.identity();
         if ids.is_empty() && self.before.is_some_and(|before| before != own) {
             return Err(
-                "the folder is empty, and another one than before, as where nothing is mounted: everything stays as it \
-                 is until it has a record"
+                "the folder is empty and is not the one that was read before; perhaps a file system is not mounted. \
+                 Nothing changes until it has a record"
                     .into(),
             );
         }
         self.before = Some(own);
         let mut sorted: Vec<RecordId> = ids.iter().cloned().collect();
         sorted.sort_unstable();
+        self.ids.clone_from(&ids);
         self.tell(&sorted)?;
         self.is_here()?;
         self.news.send(SourceNews::Listed(ids, Some(own)));
@@ -113,12 +126,15 @@ impl FolderSource {
     }
 
     /// Tells what these files say now.
-    fn tell(&self, ids: &[RecordId]) -> Result<(), String> {
+    fn tell(&mut self, ids: &[RecordId]) -> Result<(), String> {
         for piece in ids.chunks(PIECE) {
             let changes = piece.iter().map(|id| self.look(RecordId::clone(id)));
-            let changes = changes.collect();
+            let changes: Vec<_> = changes.collect();
             // It was read by its path.
             self.is_here()?;
+            for (id, _) in changes.iter().filter(|(_, it)| *it == RecordChange::Delete) {
+                self.ids.remove(id);
+            }
             self.news.send(SourceNews::Changes(changes));
         }
         Ok(())
@@ -141,7 +157,7 @@ impl FolderSource {
             },
             // A link that leads nowhere is still a record.
             Err(error) if is_missing(&error) && has_no_link(&path) => RecordChange::Delete,
-            Err(error) => RecordChange::Bad(error.to_string()),
+            Err(error) => RecordChange::Bad(explain(&error)),
         };
         (id, change)
     }

@@ -5,10 +5,13 @@ use super::super::news::AgentNews;
 use super::*;
 
 /// The source of a folder, and what it tells.
-fn source(folder: &TestFolder) -> (FolderSource, Receiver<AgentNews>) {
+fn source(
+    folder: &TestFolder,
+    before: Option<FolderIdentity>,
+) -> (FolderSource, Receiver<AgentNews>) {
     let (sender, news) = sync_channel(100);
     let watched = WatchedFolder::new(&folder.here()).expect("watched");
-    (FolderSource::new(watched, NewsSender(sender), None), news)
+    (FolderSource::new(watched, NewsSender(sender), before), news)
 }
 
 /// The next news: records with `+`, `!` for a bad one or `-`, or those of the whole list.
@@ -39,7 +42,7 @@ fn is(expected: &[&str]) -> Option<Vec<String>> {
 #[test]
 fn a_folder_that_another_one_replaces_is_not_mixed_up_with_it() {
     let folder = TestFolder::new("replaced");
-    let (mut source, news) = source(&folder);
+    let (mut source, news) = source(&folder, None);
     folder.write("a.conf");
     folder.write("b.conf");
     source.list();
@@ -62,4 +65,21 @@ fn a_folder_that_another_one_replaces_is_not_mixed_up_with_it() {
         assert_eq!(next(&news).map(|told| told.len()), Some(1));
         assert_eq!(next(&news), None);
     }
+}
+
+#[test]
+fn an_empty_folder_is_no_list_if_another_one_was_read() {
+    let folder = TestFolder::new("empty");
+    let (mut source, news) = source(&folder, Some(FolderIdentity::UNKNOWN));
+    source.list();
+    let why = next(&news).expect("news").concat();
+    assert!(why.starts_with("the folder is empty and is not"), "{why}");
+    folder.write("a.conf");
+    source.list();
+    assert_eq!(next(&news), is(&["!a.conf"]));
+    assert_eq!(next(&news), is(&["a.conf"]));
+    // From now on it is the one that was read.
+    std::fs::remove_file(folder.here().join("a.conf")).expect("removed");
+    source.list();
+    assert_eq!(next(&news), is(&[]));
 }

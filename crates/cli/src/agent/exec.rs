@@ -7,6 +7,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdout, Command, Stdio};
 
 use adit_fleet::{MAX_LINE, ProgramLine, RecordChange, RecordId};
+use zeroize::Zeroizing;
 
 use super::dir::{MAX_RECORDS, PIECE};
 use super::news::{NewsSender, SourceNews};
@@ -31,6 +32,8 @@ pub(super) struct ProgramSource {
     number: u64,
     /// Those that name no record.
     bad: u64,
+    /// It told of too many records, so that its list is none.
+    has_too_many: bool,
 }
 
 /// Lines that name no record, and have a refusal each.
@@ -45,13 +48,14 @@ impl ProgramSource {
             changes: Vec::new(),
             number: 0,
             bad: 0,
+            has_too_many: false,
         }
     }
 
     /// Reads until there is nothing any more.
     pub(super) fn work(mut self) {
         let most = u64::try_from(MAX_LINE).unwrap_or(u64::MAX);
-        let mut line = Vec::new();
+        let mut line = Zeroizing::new(Vec::new());
         loop {
             line.clear();
             let read = self
@@ -80,7 +84,7 @@ impl ProgramSource {
         if let Some((&program::MARK, why)) = line.split_first() {
             self.flush();
             self.ids.clear();
-            (self.number, self.bad) = (0, 0);
+            (self.number, self.bad, self.has_too_many) = (0, 0, false);
             let why = String::from_utf8_lossy(why).into_owned();
             return self.news.send(SourceNews::Failing(why));
         }
@@ -102,6 +106,8 @@ impl ProgramSource {
                 };
                 self.put(id.into(), RecordChange::Bad(why));
             }
+            // What was left out would count as removed.
+            ProgramLine::Listed if self.has_too_many => {}
             ProgramLine::Listed => {
                 self.flush();
                 self.news.send(SourceNews::Listed(self.ids.clone(), None));
@@ -111,8 +117,13 @@ impl ProgramSource {
 
     fn put(&mut self, id: RecordId, change: RecordChange) {
         if self.ids.len() >= MAX_RECORDS && !self.ids.contains(&id) {
-            let why = format!("it tells of more than {MAX_RECORDS} records: the rest is left out");
-            return self.news.send(SourceNews::Failing(why));
+            if !std::mem::replace(&mut self.has_too_many, true) {
+                let why = format!(
+                    "it tells of more than {MAX_RECORDS} records: the rest is left out, and nothing is removed"
+                );
+                self.news.send(SourceNews::Failing(why));
+            }
+            return;
         }
         self.ids.insert(RecordId::clone(&id));
         self.changes.push((id, change));
@@ -125,3 +136,7 @@ impl ProgramSource {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "exec_tests.rs"]
+mod tests;

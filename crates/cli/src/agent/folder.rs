@@ -16,7 +16,7 @@ use rustix::fs::inotify::{self, ReadFlags, WatchFlags};
 use zeroize::Zeroizing;
 
 /// What a program does in several steps, such as an editor that writes a file by renaming another one, is over
-/// after this: a removal takes effect within 100 ms.
+/// after this.
 const SETTLES: Duration = Duration::from_millis(20);
 /// How often to look whether the path leads to the same folder: a link to it, or a file system below it, may be
 /// another one, and its watch stays silent.
@@ -30,6 +30,9 @@ pub(super) struct FolderIdentity {
 }
 
 impl FolderIdentity {
+    /// No folder has it.
+    pub(super) const UNKNOWN: Self = Self { dev: 0, ino: 0 };
+
     /// That of the folder at this path.
     pub(super) fn of(path: &Path) -> io::Result<Self> {
         let found = std::fs::metadata(path)?;
@@ -167,6 +170,17 @@ impl WatchedFolder {
             false => FolderNews::Files(files),
         }
     }
+}
+
+/// What an error means, for people.
+pub(super) fn explain(error: &io::Error) -> String {
+    let hint = match error.kind() {
+        io::ErrorKind::PermissionDenied => {
+            ": it must be readable without root's rights, and links must stay in or below the folder"
+        }
+        _ => "",
+    };
+    format!("{error}{hint}")
 }
 
 /// Whether this is anything but a file that nobody has written yet: a link, a pipe, another name of a file.

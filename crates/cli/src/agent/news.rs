@@ -1,6 +1,7 @@
 //! What threads tell the main thread of an agent.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
+use std::ffi::OsString;
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
@@ -10,6 +11,8 @@ use super::folder::FolderIdentity;
 
 /// Between two tries of what failed.
 pub(super) const PAUSE: Duration = Duration::from_millis(250);
+/// Lines of one change, or of one piece of news, in the log; the rest is a number.
+pub(super) const TOLD: usize = 16;
 /// The exit status of a process that is to be started anew: EX_TEMPFAIL of sysexits.h.
 pub(super) const BEGIN_ANEW: u8 = 75;
 
@@ -25,8 +28,8 @@ pub(super) enum SourceNews {
     Replaced,
     /// It can tell nothing any more.
     Ended(String),
-    /// Files with preshared keys changed.
-    KeyFiles,
+    /// These files with preshared keys changed; `None` for all.
+    KeyFiles(Option<BTreeSet<OsString>>),
 }
 
 /// The interface has news.

@@ -140,6 +140,7 @@ impl RunningProgram {
             }
             // What it has said is handed on first; what others that it started say is not waited for.
             if has_ended && !of_stdout && !of_stderr {
+                log.end();
                 return self.0.wait().ok();
             }
         }
@@ -185,6 +186,13 @@ impl ProgramLog {
                 // The rest of a long one.
                 _ => {}
             }
+        }
+    }
+
+    /// The last line may have no end.
+    fn end(&mut self) {
+        if !self.begun.is_empty() {
+            self.line();
         }
     }
 

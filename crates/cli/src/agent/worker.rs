@@ -1,6 +1,7 @@
 //! The process that does the work of an agent.
 
 use std::collections::HashMap;
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ExitCode};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
@@ -15,8 +16,8 @@ use super::apply::{Applier, ApplyError};
 use super::brought::{BroughtFile, lock_of};
 use super::dir::FolderSource;
 use super::exec::{self, ProgramSource};
-use super::folder::{FolderIdentity, FolderNews, WatchedFolder, read_file};
-use super::news::{AgentNews, BEGIN_ANEW, InterfaceNews, NewsSender, PAUSE, SourceNews};
+use super::folder::{FolderIdentity, FolderNews, WatchedFolder, explain, read_file};
+use super::news::{AgentNews, BEGIN_ANEW, InterfaceNews, NewsSender, PAUSE, SourceNews, TOLD};
 use super::{follow, report};
 use crate::cli::{AgentSource, ServeAgentArgs};
 use crate::failure::{Context, Result, bail, say};
@@ -32,8 +33,6 @@ const REFUSED: Duration = Duration::from_secs(30);
 const TO_END: Duration = Duration::from_secs(2);
 /// Longest file with a preshared key: that, and spaces around it.
 const MAX_KEY_FILE: usize = 4096;
-/// Lines about records of one piece of news.
-const TOLD: usize = 16;
 
 pub(super) fn work(args: &ServeAgentArgs) -> Result<ExitCode> {
     let name = &args.interface;
@@ -63,7 +62,8 @@ pub(super) fn work(args: &ServeAgentArgs) -> Result<ExitCode> {
         source: args.source.to_string(),
         ..AgentStatus::default()
     };
-    let before = file.folder();
+    let has_brought = !brought.is_empty();
+    let before = (file.folder()).or_else(|| has_brought.then_some(FolderIdentity::UNKNOWN));
     let applier = Applier::new(name, file);
     // What is there now is kept apart from what other records claim.
     let there = applier.look().ok();
@@ -275,18 +275,15 @@ impl AgentWorker {
                 self.status.state = SourceState::Failing;
                 self.fail(0, Some(why));
             }
-            SourceNews::KeyFiles => {
-                let records: Vec<_> = (self.with_keys.iter())
-                    .map(|(id, record)| (RecordId::clone(id), Box::new(record.clone())))
-                    .collect();
-                let changes: Vec<_> = records
-                    .into_iter()
-                    .map(|(id, record)| {
-                        let change = self.with_key(&id, RecordChange::Put(record));
-                        (id, change)
-                    })
-                    .collect();
-                self.reconciler.change(changes);
+            SourceNews::KeyFiles(names) => {
+                let is_named = |record: &PeerRecord| {
+                    let file = record.preshared_key_file.as_deref().map(OsStr::new);
+                    (names.as_ref()).is_none_or(|names| file.is_some_and(|it| names.contains(it)))
+                };
+                let named = self.with_keys.iter().filter(|(_, record)| is_named(record));
+                let put = |record: &PeerRecord| RecordChange::Put(Box::new(record.clone()));
+                let changes = named.map(|(id, record)| (RecordId::clone(id), put(record)));
+                return self.take(SourceNews::Changes(changes.collect()));
             }
             // The caller's.
             SourceNews::Replaced | SourceNews::Ended(_) => {}
@@ -310,7 +307,7 @@ impl AgentWorker {
             let why = "PresharedKeyFile: the agent was started without --psk-dir, the folder of such files";
             return RecordChange::Bad(why.into());
         };
-        let read = read_file(&dir.join(&file), MAX_KEY_FILE).map_err(|error| error.to_string());
+        let read = read_file(&dir.join(&file), MAX_KEY_FILE).map_err(|error| explain(&error));
         match read.and_then(|text| preshared_key(&text)) {
             Ok(key) => {
                 record.preshared_key = Some(key);
@@ -443,7 +440,8 @@ impl AgentWorker {
 fn watch_keys(watched: &WatchedFolder, news: &NewsSender) {
     loop {
         match watched.next(None) {
-            Some(FolderNews::Files(_) | FolderNews::Anything) => news.send(SourceNews::KeyFiles),
+            Some(FolderNews::Files(names)) => news.send(SourceNews::KeyFiles(Some(names))),
+            Some(FolderNews::Anything) => news.send(SourceNews::KeyFiles(None)),
             Some(FolderNews::Gone) => {
                 while FolderIdentity::of(watched.path()).is_err() {
                     std::thread::sleep(PAUSE);

@@ -336,6 +336,30 @@ fn an_endpoint_that_nobody_looks_up_is_told() {
     hub.becomes(&[("state", "listed".into()), ("applied", 1.into())]);
 }
 
+#[test]
+fn a_folder_that_only_root_can_read_says_what_it_lacks() {
+    if !only_adit() {
+        return;
+    }
+    let mut hub = Hub::new("dir:/run/theirs");
+    let left = hub.world.left().clone();
+    left.sh("mkdir -m 700 /run/theirs; chown 1000 /run/theirs");
+    hub.start(&[]);
+    let hint = "must be readable without root's rights";
+    wait_for("the folder is told", seconds(20), || {
+        hub.status()["failure"].to_string().contains(hint)
+    });
+    let text = hub.phone();
+    let script = "cat > /run/theirs/phone.conf; chown 1000 /run/theirs/*; chmod 600 /run/theirs/*; chmod 755 /run/theirs";
+    left.sh_with_input(script, &text);
+    wait_for("the record is told", seconds(20), || {
+        hub.status()["refusals"].to_string().contains(hint)
+    });
+    left.sh("chmod 644 /run/theirs/phone.conf");
+    hub.has(&[&hub.phone.public]);
+    hub.becomes(&[("refused", 0.into()), ("state", "listed".into())]);
+}
+
 /// Kills what serves the interface.
 fn kill_interface(hub: &Hub) {
     hub.left().sh(
@@ -367,7 +391,7 @@ fn a_folder_that_goes_away_takes_no_peer_along() {
     sh(&format!("mkdir {PEERS}"));
     wait_for("it is told", seconds(20), || {
         let why = hub.status()["failure"].to_string();
-        why.contains("empty, and another one than before")
+        why.contains("empty and is not the one that was read before")
     });
     hub.has(&both);
     // The next process waits for a folder, and counts the peers that are there.
@@ -599,7 +623,7 @@ fn a_program_tells_of_peers_and_is_started_again() {
             .contains(before.trim())
     );
     // One that fails takes no peer along.
-    left.sh("echo '#!/bin/sh' > /run/program; echo 'exit 3' >> /run/program");
+    left.sh("echo '#!/bin/sh' > /run/program; echo 'printf bye >&2; exit 3' >> /run/program");
     ends();
     hub.becomes(&[("state", "failing".into()), ("applied", 2.into())]);
     wait_for("it is told", seconds(20), || {
@@ -607,6 +631,8 @@ fn a_program_tells_of_peers_and_is_started_again() {
             .to_string()
             .contains("exit status 3; it is started again in")
     });
+    let log = hub.log();
+    assert!(log.contains("adit: wg0: /run/program: bye\n"), "{log}");
     hub.has(&[&hub.phone.public, &late.public]);
     // It ends with the agent.
     left.sh("printf '#!/bin/sh\\nsleep 1000\\n' > /run/program");
