@@ -1,8 +1,8 @@
 //! The records that hold together.
 //!
 //! A record claims a key and blocks of addresses. The first to claim them has them. A record that is bad, or that
-//! claims what another has, is refused, and the peer of its source's name stays what it was. A refused one is
-//! looked at again when what stood in its way changes.
+//! claims what another has, is refused, and the peer of its source's name stays what it was. A refused
+//! record is tried again when the record or peer that it conflicts with changes.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -251,7 +251,7 @@ impl RecordList {
             };
             self.release(&id, &claim);
             round.touched.extend(claim.key());
-            // Who had the key before comes first.
+            // A record that keeps its key goes first.
             let is_new = claim.key() != Some(record.public_key);
             round.before.insert(RecordId::clone(&id), claim);
             wanted.push((is_new, id, record));

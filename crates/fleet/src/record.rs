@@ -9,7 +9,7 @@ use adit_proto::config::{AllowedIpChange, Cidr, PublicKey, Secret};
 use serde::Deserialize;
 use zeroize::Zeroizing;
 
-/// Longest record, in bytes: as many allowed IPs as anybody lists, and none that takes up the memory.
+/// Longest record in bytes. It bounds the memory of one record.
 pub const MAX_RECORD: usize = 64 << 10;
 /// Longest name of a file with a preshared key: what a file system takes.
 const MAX_FILE_NAME: usize = 255;
@@ -32,7 +32,7 @@ pub struct PeerRecord {
     pub endpoint: Option<HostPort>,
     /// The file that has its preshared key, in the folder that was given for these.
     pub preshared_key_file: Option<String>,
-    /// The preshared key, once somebody has read the file.
+    /// The preshared key; `None` until the agent has read `preshared_key_file`.
     pub preshared_key: Option<Secret>,
     /// Seconds; 0 for off.
     pub persistent_keepalive: u16,

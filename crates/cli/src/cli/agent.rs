@@ -33,7 +33,7 @@ pub(crate) enum AgentCommand {
 #[derive(Args, Clone)]
 #[group(args = ["interface"])]
 pub(crate) struct ServeAgentArgs {
-    /// The interface, which may come later
+    /// The interface; it need not exist yet
     #[arg(value_name = "INTERFACE", value_parser = interface_name)]
     pub(crate) interface: String,
     /// Where peers come from: dir:PATH, a folder of files NAME.conf, each with the section of one peer;

@@ -18,23 +18,24 @@ pub(super) fn page(roff: &mut Roff) {
         roff,
         "Of two records with the same key, or with addresses that overlap, the one that was there first holds, and of \
          several that come together the first by name. So does a peer that the interface has from elsewhere, as from its \
-         own file, and its AllowedIPs. What is refused has a line in the log and in `adit agent status`; its peer stays what \
+         own file: a record with its key, or with the same AllowedIPs, is refused. A more specific one takes its addresses, as \
+         in WireGuard. What is refused has a line in the log and in `adit agent status`; its peer stays what \
          it was, and the record is looked at again when what stood in its way is gone.",
     );
     roff.control("SH", ["SOURCES"]);
     item(
         roff,
         "dir:PATH",
-        "A folder with a file `NAME.conf` for each peer. Changes take effect when a file is closed, renamed or removed, \
-         within 100 milliseconds. It may be a ConfigMap of Kubernetes. A folder that is gone, cannot be read, or is another \
+        "A folder with a file `NAME.conf` for each peer. Changes take effect at once when a file is closed, renamed or \
+         removed. The folder must be readable without root's rights, and links in it must stay in or below it. It may be a ConfigMap of Kubernetes. A folder that is gone, cannot be read, or is another \
          one than before and empty, as where nothing is mounted, changes nothing.",
     );
     item(
         roff,
         "exec:PROGRAM",
         "A program, with the arguments behind `--`, that writes a line of JSON for each change: `{\"put\":RECORD}`, \
-         `{\"delete\":\"KEY\"}`, and `{\"listed\":true}` once it has told of all. What an earlier run told of and this one has \
-         not is removed then. When it ends it is started again, after a pause that doubles from 250 milliseconds to 30 \
+         `{\"delete\":\"KEY\"}`, and `{\"listed\":true}` once it has told of all. At `listed`, peers that \
+         only an earlier run reported are removed. When it ends it is started again, after a pause that doubles from 250 milliseconds to 30 \
          seconds. Its standard error goes to the log, 20 lines a second at most, and it ends with the agent. It runs with the \
          agent's rights, outside of its sandbox.",
     );
@@ -46,12 +47,15 @@ pub(super) fn page(roff: &mut Roff) {
     roff.control("SH", ["WHAT IS CHANGED"]);
     paragraph(
         roff,
-        "The running interface, over its control socket, and nothing else: neither its file nor routes. Peers whose \
-         addresses are in no network of the interface need routes from elsewhere. Only differences are sent. Only peers that \
-         an agent brought are changed and removed: which those are is kept in `--state`, so that they are known after a \
+        "The agent changes only the running interface, through its control socket. It does not change the file or routes. \
+         Peers whose \
+         addresses are in no network of the interface need routes from elsewhere. Only differences are sent. A peer \
+         stays at the address to which it has moved until its record has another endpoint. An endpoint that is a name needs \
+         a process with `--names`, as `adit up` starts it. Only peers that an agent brought are changed and removed: which those are is kept in `--state`, so that they are known after a \
          kill. Nothing is removed before the source was read whole. When the process of the interface ends, or \
          another program removes its peers, the agent brings them again; adit-sync(8) leaves them. One agent serves an \
-         interface. When it ends, everything stays as it is.",
+         interface. When it \
+         ends, everything stays as it is. Peers that the interface does not take are tried again every 30 seconds.",
     );
     files(roff);
     list(
