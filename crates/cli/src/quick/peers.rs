@@ -295,7 +295,8 @@ impl Quick {
     /// Changes the file, which has the `old` text, and peers of the interface, if it is up: both, or
     /// neither. Then its routes follow, and its process learns what the file calls the peers.
     pub(super) fn change(&mut self, old: &str, new: &str, peers: &[PeerChange]) -> Result<()> {
-        let runs = self.running()?.is_some();
+        let running = self.running()?;
+        let runs = running.is_some();
         let mut planned = Vec::new();
         for peer in peers.iter().filter(|_| runs) {
             let blocks: Vec<Cidr> = peer
@@ -313,7 +314,7 @@ impl Quick {
             return Ok(());
         }
         if !peers.is_empty() {
-            self.name_peers(false);
+            self.name_peers(None);
             let set = self.set(&DeviceChange {
                 peers: peers.to_vec(),
                 ..DeviceChange::default()
@@ -326,8 +327,9 @@ impl Quick {
                 );
             }
         }
-        self.name_peers(true);
-        self.allow_peers()?;
+        let others = self.others(running.as_ref());
+        self.name_peers(Some(&others));
+        self.allow_peers(&others)?;
         self.change_routes(planned)
     }
 

@@ -44,6 +44,7 @@ impl Quick {
         let mut endpoints = self.endpoints()?;
         self.remember(&endpoints);
         self.keep_endpoints(&status, &mut endpoints);
+        let others = self.others(Some(&status));
         let mut change = config.to_change(&endpoints);
         change.peers.extend(self.of_agent(&status));
         if change.fwmark == Some(0) && self.may_be_full() && config.interface.table == Table::Auto {
@@ -61,11 +62,11 @@ impl Quick {
             }),
             None => None,
         };
-        self.name_peers(false);
+        self.name_peers(None);
         self.set(&change)?;
-        self.name_peers(true);
-        self.allow_peers()?;
-        self.name_endpoints();
+        self.name_peers(Some(&others));
+        self.allow_peers(&others)?;
+        self.name_endpoints(&others);
         match before {
             Some(before) => {
                 let status = self.status()?;

@@ -1,15 +1,17 @@
 //! `adit peer limit`, `quota` and `expire`: what one peer may do, in the file and in the running interface
 //! at once.
 
+use std::collections::HashSet;
 use std::time::{Duration, SystemTime};
 
 use adit_ctl::config::{self, Term};
-use adit_ctl::uapi::UapiClient;
+use adit_ctl::uapi::{MAX_ALLOWANCES, UapiClient};
 use adit_proto::Allowance;
 use adit_proto::config::PublicKey;
 
 use super::Quick;
 use super::file::peers_file;
+use super::others::Others;
 use super::verbs::Opened;
 use crate::cli::{ExpireArgs, LimitArgs, PeerArgs, QuotaArgs, When};
 use crate::failure::{Context, Result, bail};
@@ -130,9 +132,15 @@ fn set(
 
 impl Quick {
     /// Tells the process what the file lets peers do. Other implementations let them do everything.
-    pub(super) fn allow_peers(&self) -> Result<()> {
-        let given = self.allowances(None);
-        self.tell_allowances(&given, true)
+    pub(super) fn allow_peers(&self, others: &Others) -> Result<()> {
+        let mut given = self.allowances(None);
+        if others.has_agent {
+            let has_one: HashSet<PublicKey> = given.iter().map(|(key, ..)| *key).collect();
+            let rest = self.keys().chain(others.of_nobody.iter().copied());
+            let rest = rest.filter(|key| !has_one.contains(key));
+            given.extend(rest.map(|key| (key, Allowance::default(), false)));
+        }
+        self.tell_allowances(&given, !others.has_agent)
     }
 
     /// The quota of a peer counts from now: in the process that runs, or in the next one.
@@ -160,11 +168,17 @@ impl Quick {
     }
 
     fn tell_allowances(&self, given: &[(PublicKey, Allowance, bool)], replace: bool) -> Result<()> {
-        let client = UapiClient::connect(&self.name).map_err(Into::into);
-        let told = client.and_then(|mut client| client.allow_peers(given, replace));
-        match told {
+        let tell = || {
+            let mut client = UapiClient::connect(&self.name)?;
+            if replace {
+                return client.allow_peers(given, true);
+            }
+            let mut pieces = given.chunks(MAX_ALLOWANCES);
+            pieces.try_for_each(|piece| client.allow_peers(piece, false))
+        };
+        match tell() {
             // There is nothing to heed.
-            Err(_) if given.is_empty() => Ok(()),
+            Err(_) if given.iter().all(|(_, it, _)| *it == Allowance::default()) => Ok(()),
             Err(error) => bail!(
                 State,
                 "{} does not heed limits, quotas and ends of access: {error}",

@@ -121,14 +121,16 @@ impl Quick {
         self.hooks(&interface.pre_up)?;
         let endpoints = self.endpoints()?;
         self.remember(&endpoints);
-        self.name_peers(false);
+        self.name_peers(None);
         // Settings of the hooks stay, such as a key that is in no file.
         self.set(&DeviceChange {
             replace_peers: false,
             ..self.config.to_change(&endpoints)
         })?;
-        self.allow_peers()?;
-        self.name_endpoints();
+        // An agent that waits for the interface may have brought its peers, whose quotas go on.
+        let others = self.others(None);
+        self.allow_peers(&others)?;
+        self.name_endpoints(&others);
         // A hook may have set more than the file.
         let status = self.status()?;
         let mark = self.mark(netlink, &status, &orphans, &mut begun.blocks)?;

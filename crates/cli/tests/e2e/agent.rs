@@ -8,12 +8,12 @@ use crate::everyday::server;
 use crate::harness::*;
 use crate::quick::{World, adit, only_adit};
 
-const PEERS: &str = "/etc/wireguard/wg0.peers";
+pub const PEERS: &str = "/etc/wireguard/wg0.peers";
 
 /// A hub on the left whose peers an agent brings, and its folder.
-struct Hub {
-    world: World,
-    phone: Keys,
+pub struct Hub {
+    pub world: World,
+    pub phone: Keys,
     agent: Option<Child>,
     log: std::path::PathBuf,
     source: String,
@@ -21,7 +21,7 @@ struct Hub {
 
 impl Hub {
     /// Without an agent yet.
-    fn new(source: &str) -> Hub {
+    pub fn new(source: &str) -> Hub {
         let world = World::new();
         let left = world.left();
         server(&world);
@@ -36,11 +36,11 @@ impl Hub {
         }
     }
 
-    fn left(&self) -> &Container {
+    pub fn left(&self) -> &Container {
         self.world.left()
     }
 
-    fn start(&mut self, options: &[&str]) {
+    pub fn start(&mut self, options: &[&str]) {
         let command = self.left().command(&adit());
         self.start_by(command, options);
     }
@@ -55,7 +55,7 @@ impl Hub {
     }
 
     /// Both of its processes, at once.
-    fn kill(&mut self) {
+    pub fn kill(&mut self) {
         self.left()
             .sh("pkill -9 -x adit-agent; pkill -9 -x adit-supervisor || true");
         if let Some(mut agent) = self.agent.take() {
@@ -66,7 +66,7 @@ impl Hub {
         });
     }
 
-    fn log(&self) -> String {
+    pub fn log(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }
 
@@ -79,7 +79,7 @@ impl Hub {
 
     /// Waits until the status has these values.
     #[track_caller]
-    fn becomes(&self, values: &[(&str, serde_json::Value)]) {
+    pub fn becomes(&self, values: &[(&str, serde_json::Value)]) {
         let start = Instant::now();
         loop {
             let status = self.status();
@@ -95,12 +95,12 @@ impl Hub {
         }
     }
 
-    fn put(&self, name: &str, text: &str) {
+    pub fn put(&self, name: &str, text: &str) {
         let script = format!("cat > {PEERS}/.next && mv {PEERS}/.next {PEERS}/{name}.conf");
         self.left().sh_with_input(&script, text);
     }
 
-    fn phone(&self) -> String {
+    pub fn phone(&self) -> String {
         record(
             &self.phone.public,
             "10.77.0.2/32",
@@ -109,7 +109,7 @@ impl Hub {
     }
 
     /// The right side becomes the phone, with more lines about the hub.
-    fn connect(&self, more: &str) {
+    pub fn connect(&self, more: &str) {
         let hub = self.left().sh("wg show wg0 public-key");
         let right = &self.world.net.right;
         let config = format!(
@@ -121,7 +121,7 @@ impl Hub {
         right.sh(&format!("{} up wg1", adit()));
     }
 
-    fn peers(&self) -> Vec<String> {
+    pub fn peers(&self) -> Vec<String> {
         let peers = self.left().sh("wg show wg0 peers");
         let mut peers: Vec<String> = peers.lines().map(str::to_owned).collect();
         peers.sort_unstable();
@@ -129,7 +129,7 @@ impl Hub {
     }
 
     #[track_caller]
-    fn has(&self, keys: &[&str]) {
+    pub fn has(&self, keys: &[&str]) {
         let mut expected: Vec<&str> = keys.to_vec();
         expected.sort_unstable();
         let start = Instant::now();
@@ -155,7 +155,7 @@ impl Drop for Hub {
     }
 }
 
-fn record(key: &str, block: &str, more: &str) -> String {
+pub fn record(key: &str, block: &str, more: &str) -> String {
     format!("[Peer]\n{more}\nPublicKey = {key}\nAllowedIPs = {block}\n")
 }
 

@@ -24,10 +24,10 @@ struct World {
 
 /// A server that knows the addresses of `right.test`.
 #[derive(Clone, Default)]
-struct Dns(Arc<Mutex<Vec<IpAddr>>>);
+pub struct Dns(Arc<Mutex<Vec<IpAddr>>>);
 
 impl Dns {
-    fn start(host: &Container, addr: &'static str) -> Self {
+    pub fn start(host: &Container, addr: &'static str) -> Self {
         let dns = Self::default();
         let answers = dns.clone();
         let socket = host.within(move || UdpSocket::bind((addr, 53)).expect("a socket for DNS"));
@@ -43,12 +43,12 @@ impl Dns {
         dns
     }
 
-    fn set(&self, addrs: &[&str]) {
+    pub fn set(&self, addrs: &[&str]) {
         let addrs = addrs.iter().map(|addr| addr.parse().expect("an address"));
         *self.0.lock().expect("no panic") = addrs.collect();
     }
 
-    fn answer(&self, question: &[u8]) -> Option<Vec<u8>> {
+    pub fn answer(&self, question: &[u8]) -> Option<Vec<u8>> {
         let mut packet = Packet::parse(question).ok()?.into_reply();
         let question = packet.questions.first()?.clone();
         let known = self.0.lock().expect("no panic");

@@ -13,6 +13,7 @@
 mod harness;
 
 mod agent;
+mod agent_and_file;
 mod allowances;
 mod audit;
 mod carries;
