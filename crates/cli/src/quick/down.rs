@@ -62,12 +62,7 @@ pub(crate) fn down(args: &FileArgs, said: OutputArgs) -> Result<()> {
     if interface.save_config {
         match status {
             // The hooks may have changed it.
-            Some(_) => failures.extend(
-                quick
-                    .status()
-                    .and_then(|status| quick.save(&netlink, &status))
-                    .err(),
-            ),
+            Some(_) => failures.extend(quick.save(&netlink).err()),
             None => say!("adit: the configuration is not saved"),
         }
     }

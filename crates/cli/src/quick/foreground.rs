@@ -216,7 +216,7 @@ impl Quick {
             .collect();
         let status = self.status();
         match &status {
-            Ok(status) if interface.save_config => results.push(self.save(netlink, status)),
+            Ok(_) if interface.save_config => results.push(self.save(netlink)),
             Ok(_) => {}
             Err(failure) => {
                 say!("adit: {failure}; its process is killed");

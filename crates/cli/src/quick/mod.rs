@@ -45,6 +45,7 @@ use rustix::io::Errno;
 use rustix::thread::{CapabilitySet, capabilities};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
+use crate::agent;
 use crate::cli::{self, ChangeArgs, ConfArgs, FileArgs};
 use crate::failure::{Context, Failure, Result, bail, say};
 pub(crate) use down::{down, unblock};
@@ -85,7 +86,7 @@ struct Quick {
 pub(crate) fn save(args: &ChangeArgs) -> Result<()> {
     require_rights()?;
     let quick = Quick::load_with_mistakes(&args.file)?;
-    quick.save(&open_netlink()?, &quick.status()?)?;
+    quick.save(&open_netlink()?)?;
     let line = format!(
         "{} says what {name} runs with: `adit check {}` says whether it is in order",
         quick.path.display(),
@@ -422,8 +423,12 @@ impl Quick {
         (orphans.iter()).for_each(|table| routing::remove_default(netlink, *table));
     }
 
-    /// Writes the running configuration to the file.
-    fn save(&self, netlink: &Netlink, status: &DeviceStatus) -> Result<()> {
+    /// Writes the running configuration to the file, but for peers that an agent brought.
+    fn save(&self, netlink: &Netlink) -> Result<()> {
+        // What an agent removes meanwhile is known before, and what it brings is known afterwards.
+        let mut brought = agent::brought_to(&self.name);
+        let mut status = self.status()?;
+        brought.extend(agent::brought_to(&self.name));
         let link = netlink
             .link(&self.name)
             .context(|| format!("cannot save {}", self.name))?;
@@ -438,7 +443,11 @@ impl Quick {
                 self.path.display()
             );
         }
-        let text = config::save(&old, &self.kept.strip(status.clone()), &addresses, mtu);
+        let in_file = config::peers_of(&old);
+        (status.peers).retain(|peer| {
+            in_file.contains(&peer.public_key) || !brought.contains_key(&peer.public_key)
+        });
+        let text = config::save(&old, &self.kept.strip(status), &addresses, mtu);
         file::write_or_explain(&self.path, &text)
     }
 }

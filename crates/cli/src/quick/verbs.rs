@@ -16,6 +16,7 @@ use super::file::{Lock, read};
 use super::list::{SCHEMA, Shown, print_json};
 use super::roster::{Entry, Roster, quoted};
 use super::{Quick, require_rights};
+use crate::agent;
 use crate::cli::{self, ConfArgs, FileArgs, OutputArgs, PeerArgs, RenameArgs};
 use crate::failure::{Failure, Result, bail};
 use crate::show::now;
@@ -161,7 +162,11 @@ pub(crate) fn remove(args: &PeerArgs) -> Result<()> {
     open.change(&new, &[change])?;
     let name = &open.quick.name;
     let called = open.quick.called();
-    let line = format!("{name}: {label} is removed: `adit peers {called}` lists the others\n");
+    let next = match agent::brought_to(name).contains_key(&key) {
+        true => "its agent brings it again if its record is still there".into(),
+        false => format!("`adit peers {called}` lists the others"),
+    };
+    let line = format!("{name}: {label} is removed: {next}\n");
     report(args.output, name, "removed", shown, &line)
 }
 
@@ -241,6 +246,12 @@ impl Opened {
         let entry = self.roster.find(words)?;
         let (name, label) = (&self.roster.name, entry.label());
         if !entry.is_in_file() {
+            if agent::brought_to(name).contains_key(&entry.key) {
+                bail!(
+                    Mistake,
+                    "an agent brought {label}, which is not in the file: what {what} is its record"
+                );
+            }
             bail!(
                 Mistake,
                 "{label} is only in the running {name}, and what {what} is in the file: `adit save {}` puts it there",

@@ -2,6 +2,7 @@
 
 use crate::agent::{Hub, PEERS, record};
 use crate::endpoints::Dns;
+use crate::everyday::{file, refused};
 use crate::harness::*;
 use crate::quick::{adit, only_adit};
 
@@ -79,4 +80,52 @@ fn the_file_changes_and_the_terms_of_an_agents_peer_stay() {
         peer(&hub, &hub.phone.public)["allowance"]["access"],
         "over_quota"
     );
+}
+
+#[test]
+fn a_saved_file_has_no_peer_of_an_agent() {
+    if !only_adit() {
+        return;
+    }
+    let mut hub = Hub::new(&format!("dir:{PEERS}"));
+    let other = Keys::new().public;
+    let left = hub.left().clone();
+    hub.put("phone", &hub.phone());
+    hub.start(&[]);
+    hub.has(&[&hub.phone.public]);
+    let set = format!("wg set wg0 peer {other} allowed-ips 10.77.0.9/32");
+    left.sh(&set);
+    left.sh(&format!("{} save wg0", adit()));
+    let saved = file(&left);
+    assert!(saved.contains(&other), "{saved}");
+    assert!(!saved.contains(&hub.phone.public), "{saved}");
+    // What it may do is in its record.
+    let limit = format!("peer limit wg0 {} 5M", hub.phone.public);
+    refused(&left, &limit, 1, "what is limited is its record");
+    // Nor have files that are saved by themselves.
+    let command = "sed -i '/^ListenPort/a SaveConfig = true' /etc/wireguard/wg0.conf";
+    left.sh(command);
+    for port in [51_821, 51_822] {
+        left.sh(&format!("wg set wg0 listen-port {port}"));
+        match port {
+            51_821 => left.sh(&format!("{} down wg0", adit())),
+            _ => left.sh(
+                "kill $(cat /run/pid); while ip link show wg0; do sleep 0.05; done 2> /dev/null",
+            ),
+        };
+        let saved = file(&left);
+        assert!(saved.contains(&format!("ListenPort = {port}\n")), "{saved}");
+        assert!(saved.contains(&other), "{saved}");
+        assert!(!saved.contains(&hub.phone.public), "{saved}");
+        if port == 51_821 {
+            left.sh(&format!(
+                "{} up wg0 --foreground > /run/log 2>&1 & echo $! > /run/pid; until grep -q 'is up' /run/log; do sleep 0.05; done",
+                adit()
+            ));
+            hub.has(&[&hub.phone.public, &other]);
+        }
+    }
+    // A record that goes while it is down takes the peer along.
+    left.sh(&format!("rm {PEERS}/phone.conf; {} up wg0", adit()));
+    hub.has(&[&other]);
 }

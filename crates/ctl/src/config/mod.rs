@@ -41,7 +41,7 @@ pub use model::{
 pub use names::clean as clean_name;
 pub use peers::{disable, enable, rename, with_keys, without_peer};
 pub use unknown::{nearest, quote};
-pub use write::{save, strip, with_section};
+pub use write::{peers_of, save, strip, with_section};
 
 /// Where interfaces that are given by name have their files.
 pub const DIR: &str = "/etc/wireguard";

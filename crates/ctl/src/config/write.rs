@@ -222,6 +222,13 @@ pub(super) fn replaced(line: &str, old: &str, new: &str) -> Zeroizing<String> {
     out
 }
 
+/// The peers of a file, whether or not it has mistakes.
+pub fn peers_of(text: &str) -> HashSet<PublicKey> {
+    let edits = Edits::new(text);
+    let sections = edits.sections(Section::Peer);
+    sections.filter_map(|at| edits.public_key(at)).collect()
+}
+
 /// `original`, brought up to date with a running interface, for `SaveConfig`.
 ///
 /// Lines that are still true stay as they are, comments, order and endpoints that are names
