@@ -2,8 +2,9 @@
 //! file changes none of them, nor what the process was told of them.
 
 use std::collections::HashSet;
+use std::net::SocketAddr;
 
-use adit_proto::config::{DeviceStatus, PublicKey};
+use adit_proto::config::{DeviceChange, DeviceStatus, PeerChange, PublicKey, Secret};
 
 use super::Quick;
 use crate::agent;
@@ -34,5 +35,33 @@ impl Quick {
     /// The peers of the file.
     pub(super) fn keys(&self) -> impl Iterator<Item = PublicKey> + '_ {
         self.config.peers.iter().map(|peer| peer.public_key)
+    }
+
+    /// Brings the interface to what the file says: peers that are nobody's go.
+    pub(super) fn to_change(
+        &self,
+        endpoints: &[Option<SocketAddr>],
+        others: &Others,
+    ) -> DeviceChange {
+        let mut change = self.config.to_change(endpoints);
+        if !others.has_agent {
+            return change;
+        }
+        // It says nothing of the agent's peers, which may come and go meanwhile.
+        change.replace_peers = false;
+        let mut known = HashSet::new();
+        for peer in &mut change.peers {
+            if known.insert(peer.public_key) {
+                peer.replace_allowed_ips = true;
+                peer.preshared_key.get_or_insert_with(Secret::zero);
+                peer.persistent_keepalive.get_or_insert(0);
+            }
+        }
+        let gone = others.of_nobody.iter().map(|key| PeerChange {
+            remove: true,
+            ..PeerChange::new(*key)
+        });
+        change.peers.splice(..0, gone);
+        change
     }
 }

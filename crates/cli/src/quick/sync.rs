@@ -16,12 +16,11 @@ use std::time::SystemTime;
 use adit_ctl::config::{InterfaceAddress, Table};
 use adit_netlink::netns;
 use adit_netlink::{Family, Link, LinkChange, Netlink, Route};
-use adit_proto::config::{AllowedIpChange, Cidr, DeviceStatus, PeerChange, PublicKey};
+use adit_proto::config::{Cidr, DeviceStatus};
 use adit_proto::limits::REJECT_AFTER_TIME;
 
 use super::routing::{self, Planned};
 use super::{MIN_V6_MTU, Quick, allowed_ips};
-use crate::agent;
 use crate::failure::{Context, Result, say};
 
 /// The destinations of an interface's routes, and their tables.
@@ -45,8 +44,7 @@ impl Quick {
         self.remember(&endpoints);
         self.keep_endpoints(&status, &mut endpoints);
         let others = self.others(Some(&status));
-        let mut change = config.to_change(&endpoints);
-        change.peers.extend(self.of_agent(&status));
+        let mut change = self.to_change(&endpoints, &others);
         if change.fwmark == Some(0) && self.may_be_full() && config.interface.table == Table::Auto {
             // No mark is stated: the one that was chosen stays.
             change.fwmark = None;
@@ -92,28 +90,6 @@ impl Quick {
             );
         }
         Ok(())
-    }
-
-    /// The peers that an agent brought stay as they are, with their sessions: what becomes of them is for the agent.
-    fn of_agent(&self, status: &DeviceStatus) -> Vec<PeerChange> {
-        let brought = agent::brought_to(&self.name);
-        let in_file: HashSet<PublicKey> = (self.config.peers.iter())
-            .map(|peer| peer.public_key)
-            .collect();
-        let is_of_agent = |key: &PublicKey| brought.contains_key(key) && !in_file.contains(key);
-        let peers = status.peers.iter();
-        peers
-            .filter(|peer| is_of_agent(&peer.public_key))
-            .map(|peer| PeerChange {
-                preshared_key: peer.preshared_key.clone(),
-                persistent_keepalive: Some(peer.persistent_keepalive),
-                replace_allowed_ips: true,
-                allowed_ips: (peer.allowed_ips.iter().copied())
-                    .map(AllowedIpChange::Add)
-                    .collect(),
-                ..PeerChange::new(peer.public_key)
-            })
-            .collect()
     }
 
     /// A name that leads elsewhere now does not move a peer that answers: it is followed when the

@@ -1,5 +1,8 @@
 //! Commands about the file of an interface leave the peers alone that an agent brought.
 
+use std::net::UdpSocket;
+use std::process::Stdio;
+
 use crate::agent::{Hub, PEERS, record};
 use crate::endpoints::Dns;
 use crate::everyday::{file, refused};
@@ -80,6 +83,57 @@ fn the_file_changes_and_the_terms_of_an_agents_peer_stay() {
         peer(&hub, &hub.phone.public)["allowance"]["access"],
         "over_quota"
     );
+}
+
+#[test]
+fn peers_of_an_agent_come_and_go_while_names_are_looked_up() {
+    if !only_adit() {
+        return;
+    }
+    let mut hub = Hub::new(&format!("dir:{PEERS}"));
+    let (laptop, late, slow, own) = (Keys::new(), Keys::new(), Keys::new(), Keys::new());
+    hub.put("phone", &hub.phone());
+    hub.start(&[]);
+    hub.has(&[&hub.phone.public]);
+    let left = hub.left().clone();
+    let other = Keys::new().public;
+    let set = format!("wg set wg0 peer {other} allowed-ips 10.77.0.9/32");
+    left.sh(&set);
+    // Without the other one, it would try again.
+    let section = record(&own.public, "10.77.0.7/32", "")
+        + &record(&slow.public, "10.77.0.8/32", "Endpoint = slow.test:7");
+    left.sh_with_input("cat >> /etc/wireguard/wg0.conf", &section);
+    let socket = left.within(|| UdpSocket::bind(("127.0.0.1", 53)).expect("a socket for DNS"));
+    let mut sync = left.command(&adit());
+    sync.args(["sync", "wg0"])
+        .stdin(Stdio::null())
+        .stderr(Stdio::null());
+    let mut sync = sync.spawn().expect("nsenter starts");
+    let mut bytes = [0; 512];
+    // It waits for an answer, and has seen the peers that there were.
+    let (length, from) = socket.recv_from(&mut bytes).expect("a question");
+    hub.left().sh(&format!("rm {PEERS}/phone.conf"));
+    hub.put("laptop", &record(&laptop.public, "10.77.0.3/32", ""));
+    hub.has(&[&laptop.public, &other]);
+    std::thread::spawn(move || {
+        let (none, mut of) = (Dns::default(), (length, from));
+        loop {
+            if let Some(answer) = none.answer(&bytes[..of.0]) {
+                let _ = socket.send_to(&answer, of.1);
+            }
+            match socket.recv_from(&mut bytes) {
+                Ok(next) => of = next,
+                Err(_) => break,
+            }
+        }
+    });
+    assert!(sync.wait().expect("it ends").success());
+    hub.has(&[&laptop.public, &own.public, &slow.public]);
+    // Nor did the agent have to bring one again.
+    hub.put("late", &record(&late.public, "10.77.0.4/32", ""));
+    hub.has(&[&laptop.public, &late.public, &own.public, &slow.public]);
+    let (log, added) = (hub.log(), format!("added the peer {}\n", laptop.public));
+    assert_eq!(log.matches(&added).count(), 1, "{log}");
 }
 
 #[test]
