@@ -37,7 +37,8 @@ pub(super) fn page(roff: &mut Roff) {
          `{\"delete\":\"KEY\"}`, and `{\"listed\":true}` once it has told of all. At `listed`, peers that \
          only an earlier run reported are removed. When it ends it is started again, after a pause that doubles from 250 milliseconds to 30 \
          seconds. Its standard error goes to the log, 20 lines a second at most, and it ends with the agent. It runs with the \
-         agent's rights, outside of its sandbox.",
+         agent's rights, outside of its sandbox. In the unit adit-agent@ it has no network, unless a drop-in says \
+         `PrivateNetwork=no` and `RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6`.",
     );
     paragraph(
         roff,

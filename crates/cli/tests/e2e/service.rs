@@ -4,6 +4,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::process::Stdio;
 
+use crate::agent::Hub;
 use crate::harness::*;
 use crate::quick::{World, adit, comes_back, only_adit, state};
 
@@ -664,4 +665,34 @@ fn the_unit_takes_keys_from_a_credential() {
     systemd.sh("systemctl stop adit@wg0");
     let saved = left.sh("cat /etc/wireguard/wg0.conf");
     assert!(saved.contains("PublicKey") && !saved.contains("PrivateKey"));
+}
+
+#[test]
+fn the_unit_of_an_agent_gives_a_program_its_arguments() {
+    if !only_adit() {
+        return;
+    }
+    let unit = include_str!("../../../../packaging/adit-agent@.service");
+    let start = unit
+        .lines()
+        .find_map(|line| line.strip_prefix("ExecStart=adit "));
+    // As systemd puts them in.
+    let start = (start.expect("it starts"))
+        .replace("%i", "wg0")
+        .replace("${ADIT_AGENT_SOURCE}", "exec:/run/program")
+        .replace("$ADIT_AGENT_OPTIONS", "--psk-dir /run -- --db vpn");
+    let hub = Hub::new("");
+    hub.left().sh_with_input(
+        "cat > /run/program && chmod 755 /run/program",
+        "#!/bin/sh\necho \"told $*\" >&2\nsleep 1000\n",
+    );
+    hub.left().sh(&format!(
+        "{} {start} < /dev/null > /run/agent.log 2>&1 &",
+        adit()
+    ));
+    wait_for("it has its arguments", seconds(20), || {
+        hub.log().contains("wg0: /run/program: told --db vpn\n")
+    });
+    // However often it fails.
+    assert!(unit.contains("\nStartLimitIntervalSec=0\n"), "{unit}");
 }
