@@ -374,7 +374,7 @@ const AGENT: &[Call] = calls![
     SYS_sendto,
     SYS_set_robust_list,
     SYS_setsockopt,
-    SYS_socket: Families,
+    SYS_socket: Unix,
     SYS_statx,
     SYS_unlinkat,
 ];

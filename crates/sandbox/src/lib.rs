@@ -130,8 +130,17 @@ pub fn begin_proxy_with(
 ///
 /// no_new_privs is unknown to the kernel (before Linux 3.5).
 pub fn begin_agent(read: &[PathBuf], own: &Path) -> io::Result<()> {
+    begin_agent_with(read, own, Otherwise::HERE)
+}
+
+/// [`begin_agent`], and what a call does that a thread may not make.
+///
+/// # Errors
+///
+/// Those of [`begin_agent`].
+pub fn begin_agent_with(read: &[PathBuf], own: &Path, otherwise: Otherwise) -> io::Result<()> {
     let limit = || files::limit_agent(read, own);
-    begin_threads(limit, (Role::Agent, &[]), Otherwise::HERE, &[])
+    begin_threads(limit, (Role::Agent, &[]), otherwise, &[])
 }
 
 /// Limits the process and its `main` thread, and makes the filters of its other `roles`, who have `more`

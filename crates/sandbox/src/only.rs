@@ -21,6 +21,8 @@ pub enum Only {
     Families,
     /// IPv4 and IPv6: socket(2).
     Internet,
+    /// UNIX: socket(2).
+    Unix,
     /// How long a call may wait: setsockopt(2).
     Timeouts,
     /// Network namespaces: setns(2).
@@ -115,6 +117,7 @@ impl Only {
                 let families = [libc::AF_INET, libc::AF_INET6];
                 families.map(|family| (0, Dword, Eq, int(family))).to_vec()
             }
+            Self::Unix => vec![(0, Dword, Eq, int(libc::AF_UNIX))],
             Self::Timeouts => {
                 let is = |argument, value| SeccompCondition::new(argument, Dword, Eq, value);
                 let rule =

@@ -22,8 +22,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use adit_sandbox::calls::{self, INTRUDER, Only};
 use adit_sandbox::{
-    Otherwise, Role, SandboxFolders, begin_helper_with, begin_names_with, begin_proxy_with,
-    begin_with, confine,
+    Otherwise, Role, SandboxFolders, begin_agent_with, begin_helper_with, begin_names_with,
+    begin_namespace_with, begin_proxy_with, begin_with, confine,
 };
 use libc::c_long;
 
@@ -547,7 +547,12 @@ fn taken_over() {
         Role::Proxy | Role::ProxyMain => {
             begin_proxy_with(&folders, false, otherwise).expect("a sandbox");
         }
-        _ => begin_with(otherwise).expect("a sandbox"),
+        Role::Namespace => begin_namespace_with(otherwise).expect("a sandbox"),
+        // It reads no folder but its own.
+        Role::Agent => begin_agent_with(&[], &folders.own[0], otherwise).expect("a sandbox"),
+        Role::Packets | Role::Control | Role::Sockets | Role::Main => {
+            begin_with(otherwise).expect("a sandbox");
+        }
     }
     assert!(adit_sandbox::parts().system_calls);
     println!("files={}", adit_sandbox::parts().files);
@@ -559,35 +564,40 @@ fn taken_over() {
         u64::from_str_radix(line.expect("it is there").trim(), 16).expect("a number")
     };
     println!("rights={}", rights("CapPrm:") | rights("CapEff:"));
-    std::thread::scope(|scope| {
-        let thread = scope.spawn(|| {
+    let work = || {
+        // A process of a namespace has one thread, which is confined already.
+        if role != Role::Namespace {
             confine(role).expect("confined");
-            match (attempt, attempt.parse()) {
-                ("fault", _) => fault(),
-                ("abort", _) => std::process::abort(),
-                ("exit", _) => std::process::exit(7),
-                ("overflow", _) => println!("{}", overflow(&[0; 1024])),
-                ("live on" | "live on, or be killed", _) => live_on(),
-                ("change modes", _) => {
-                    let file = std::fs::File::open(OsStr::from_bytes(own().to_bytes()));
-                    let file = file.expect("a file of the folder");
-                    let all = (0..0o10000).filter(|mode| change_mode_of_open(&file, *mode).is_ok());
-                    let all: Vec<String> = all.map(|mode| format!("{mode:o}")).collect();
-                    println!("modes={}.", all.join(","));
-                }
-                (_, Ok(number)) => {
-                    let result = call(number, [0; 6]);
-                    println!("the process lives: {result:?}");
-                }
-                _ => {
-                    for (name, attempt) in ATTEMPTS {
-                        println!("{name}={:?}", attempt());
-                    }
+        }
+        match (attempt, attempt.parse()) {
+            ("fault", _) => fault(),
+            ("abort", _) => std::process::abort(),
+            ("exit", _) => std::process::exit(7),
+            ("overflow", _) => println!("{}", overflow(&[0; 1024])),
+            ("live on" | "live on, or be killed", _) => live_on(),
+            ("change modes", _) => {
+                let file = std::fs::File::open(OsStr::from_bytes(own().to_bytes()));
+                let file = file.expect("a file of the folder");
+                let all = (0..0o10000).filter(|mode| change_mode_of_open(&file, *mode).is_ok());
+                let all: Vec<String> = all.map(|mode| format!("{mode:o}")).collect();
+                println!("modes={}.", all.join(","));
+            }
+            (_, Ok(number)) => {
+                let result = call(number, [0; 6]);
+                println!("the process lives: {result:?}");
+            }
+            _ => {
+                for (name, attempt) in ATTEMPTS {
+                    println!("{name}={:?}", attempt());
                 }
             }
-        });
-        thread.join().expect("no panic");
-    });
+        }
+    };
+    match role {
+        // It starts no thread.
+        Role::Namespace => work(),
+        _ => std::thread::scope(|scope| scope.spawn(work).join().expect("no panic")),
+    }
 }
 
 fn fault() {
@@ -754,6 +764,42 @@ const OF_PROXY: [(&str, Option<bool>); 3] = [
     ("setsockopt", None),
 ];
 
+/// Of the attempts, those that the filter of an agent lets through.
+const OF_AGENT: [(&str, Option<bool>); 19] = [
+    ("open a file", Some(false)),
+    ("open a file of this process", Some(false)),
+    ("open a file that only root may read", Some(false)),
+    ("open a file to write", Some(false)),
+    ("open the TUN device", Some(false)),
+    ("read the memory of another process", Some(false)),
+    ("read the environment of another process", Some(false)),
+    ("read the memory map of another process", Some(false)),
+    ("read files of another process", Some(false)),
+    ("write its own memory as a file", Some(false)),
+    ("make a program that runs as its owner", Some(false)),
+    ("remove a file", None),
+    ("remove a file of another program's", Some(false)),
+    ("watch a file", None),
+    ("a UNIX socket", Some(true)),
+    ("connect to another process by a file", Some(true)),
+    ("connect to a socket of its folder", Some(true)),
+    ("connect", None),
+    ("setsockopt", None),
+];
+
+/// Of the attempts, those that the filter of a process that makes sockets lets through.
+const OF_NAMESPACE: [(&str, Option<bool>); 1] = [("an IPv4 socket", Some(true))];
+
+#[test]
+fn an_agent_that_is_taken_over_has_its_folder_and_unix_sockets() {
+    tries(Role::Agent, &OF_AGENT);
+}
+
+#[test]
+fn a_process_of_a_namespace_that_is_taken_over_makes_sockets_and_nothing_else() {
+    tries(Role::Namespace, &OF_NAMESPACE);
+}
+
 #[test]
 fn a_thread_of_a_proxy_that_is_taken_over_has_sockets_and_nothing_else() {
     tries(Role::Proxy, &OF_PROXY);
@@ -805,6 +851,8 @@ fn no_thread_of_a_process_with_a_sandbox_has_a_capability() {
         Role::Resolver,
         Role::Proxy,
         Role::ProxyMain,
+        Role::Namespace,
+        Role::Agent,
     ] {
         let output = child(role, "all");
         let told = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -821,6 +869,8 @@ fn what_only_an_intruder_calls_ends_the_process() {
         Role::Resolver,
         Role::Helper,
         Role::Proxy,
+        Role::Namespace,
+        Role::Agent,
     ] {
         for call in INTRUDER {
             let output = child(role, &call.number.to_string());
@@ -863,7 +913,13 @@ fn a_confined_thread_that_fails_ends_the_process() {
             assert_eq!(overflows, failure == "overflow", "{told}");
         }
     }
-    for role in [Role::Main, Role::Helper, Role::ProxyMain] {
+    for role in [
+        Role::Main,
+        Role::Helper,
+        Role::ProxyMain,
+        Role::Namespace,
+        Role::Agent,
+    ] {
         for failure in ["fault", "abort", "overflow"] {
             let output = child(role, failure);
             let signal = output.status.signal();
