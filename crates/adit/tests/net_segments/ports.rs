@@ -73,3 +73,18 @@ fn ports_of_programs_that_are_gone_are_free_however_much_these_have_sent() {
     assert!(bound.iter().all(is_free));
     assert_eq!(came, sent);
 }
+
+#[test]
+fn what_a_program_sent_leaves_though_it_ended_before_it_had_read_all() {
+    let mut stack = stack(LARGE);
+    let [program, theirs] = pair();
+    send(&theirs, b"unread", SendFlags::DONTWAIT).expect("room");
+    stack.bind(5, theirs);
+    let sent = fill(&program, 1);
+    drop(program);
+    let mut came = 0;
+    for turn in 1..20 {
+        stack.poll(turn, |_| came += 1);
+    }
+    assert_eq!(came, sent);
+}

@@ -215,7 +215,8 @@ fn send_next(core: &mut Core, socket: &Port, message: &mut [u8]) -> Option<PortS
         Ok((_, 0)) => return Some(PortState::Closed),
         Ok((_, len)) => len.min(message.len()),
         Err(Errno::AGAIN) => return Some(PortState::All),
-        Err(Errno::INTR) => return None,
+        // The program is gone, and had not read all: what it sent is behind this.
+        Err(Errno::INTR | Errno::CONNRESET) => return None,
         Err(_) => return Some(PortState::Closed),
     };
     let message = &message[..len];
