@@ -10,7 +10,7 @@ use std::time::Duration;
 use adit_io::{IcmpKind, Offloads, TunQueue, UdpSocket};
 use adit_offload::Merged;
 use adit_proto::config::{DeviceChange, DeviceStatus, PublicKey};
-use adit_proto::{Call, DropReason, HandshakeStats, IgnoredKind, PassedKind};
+use adit_proto::{DropReason, HandshakeStats, IgnoredKind, PassedKind, PeerCall};
 
 use crate::shards::queues::Queues;
 use crate::shared::common::Common;
@@ -228,7 +228,7 @@ impl Interface {
         &self,
         peers: Vec<(PublicKey, Option<SocketAddr>)>,
         from: Option<IpAddr>,
-    ) -> Result<Vec<Call>, CommandError> {
+    ) -> Result<Vec<PeerCall>, CommandError> {
         let (answer, result) = sync_channel(1);
         self.common
             .command(ControlCommand::Call(peers, from, answer));

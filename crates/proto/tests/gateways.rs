@@ -5,7 +5,7 @@ mod common;
 
 use std::net::{IpAddr, SocketAddr};
 
-use adit_proto::{Call, Time};
+use adit_proto::{PeerCall, Time};
 use common::*;
 
 /// A is connected to B, whose place another gateway takes: the second value is A's endpoint.
@@ -20,7 +20,7 @@ fn taken_over(seed: u64) -> (Net, SocketAddr) {
     (net, at)
 }
 
-fn call(net: &mut Net, at: Option<SocketAddr>, from: Option<IpAddr>) -> Call {
+fn call(net: &mut Net, at: Option<SocketAddr>, from: Option<IpAddr>) -> PeerCall {
     let called = net.hosts[B].device.call(net.now, &public_key(A), at, from);
     net.drain(B);
     called
@@ -36,7 +36,7 @@ fn a_peer_that_is_called_is_there_at_once_and_one_that_is_not_only_when_it_misse
     net.send(A, B, b"to the one before");
     net.run_for(secs(10));
     assert!(!has_session(&net));
-    assert_eq!(call(&mut net, Some(at), None), Call::Due);
+    assert_eq!(call(&mut net, Some(at), None), PeerCall::Due);
     net.run_for(millis(200));
     assert!(has_session(&net));
     net.send(A, B, b"to this one");
@@ -57,7 +57,7 @@ fn a_call_leaves_from_the_address_that_moved() {
         Some("2001:db8::1".parse().expect("an address")),
     );
     assert_eq!(src(&net), None);
-    assert_eq!(call(&mut net, Some(at), Some(moved)), Call::Due);
+    assert_eq!(call(&mut net, Some(at), Some(moved)), PeerCall::Due);
     assert_eq!(src(&net).map(|src| src.ip), Some(moved));
     // The response is lost.
     net.hosts[A].running = Running::Asleep;
@@ -93,14 +93,14 @@ fn peers_that_are_here_and_those_that_nobody_knows_are_not_called() {
     let nobody = net.hosts[B]
         .device
         .call(net.now, &public_key(7), Some(at), None);
-    assert_eq!(nobody, Call::IsNoPeer);
-    assert_eq!(call(&mut net, None, None), Call::HasNoEndpoint);
+    assert_eq!(nobody, PeerCall::IsNoPeer);
+    assert_eq!(call(&mut net, None, None), PeerCall::HasNoEndpoint);
     call(&mut net, Some(at), None);
     net.run_for(millis(200));
     net.send(A, B, b"here");
     net.run_for(millis(200));
     let (start, elsewhere) = (net.now, "203.0.113.5:5".parse().expect("an address"));
-    assert_eq!(call(&mut net, Some(elsewhere), None), Call::IsHere);
+    assert_eq!(call(&mut net, Some(elsewhere), None), PeerCall::IsHere);
     net.run_for(secs(10));
     assert_eq!(net.sent(B, "initiation", start), []);
     assert_eq!(net.status(B, A).endpoint, Some(at));
@@ -114,7 +114,7 @@ fn a_session_that_is_older_than_one_elsewhere_does_not_keep_a_call_away() {
     net.run_for(secs(6));
     let (before, at) = (net.session(B, A).local_index(), net.status(B, A).endpoint);
     let elsewhere = "203.0.113.5:5".parse().expect("an address");
-    assert_eq!(call(&mut net, Some(elsewhere), None), Call::Due);
+    assert_eq!(call(&mut net, Some(elsewhere), None), PeerCall::Due);
     net.run_for(millis(200));
     assert_ne!(net.session(B, A).local_index(), before);
     assert_eq!(net.status(B, A).endpoint, at);

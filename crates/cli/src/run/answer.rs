@@ -12,7 +12,7 @@ use adit_io::Offloads;
 use adit_io::helper;
 use adit_io::tun::Tun;
 use adit_proto::config::{DeviceChange, DeviceStatus, PublicKey};
-use adit_proto::{Allowance, Call};
+use adit_proto::{Allowance, PeerCall};
 use rustix::io::Errno;
 
 use super::names::Names;
@@ -103,10 +103,10 @@ pub(crate) fn call(
     };
     let count = |of| called.iter().filter(|it| **it == of).count();
     UapiResponse::Called(CalledPeers {
-        called: count(Call::Due),
-        here: count(Call::IsHere),
-        nowhere: count(Call::HasNoEndpoint),
-        unknown: count(Call::IsNoPeer),
+        called: count(PeerCall::Due),
+        here: count(PeerCall::IsHere),
+        nowhere: count(PeerCall::HasNoEndpoint),
+        unknown: count(PeerCall::IsNoPeer),
     })
 }
 

@@ -16,8 +16,8 @@ use std::time::Duration;
 use adit_io::Offloads;
 use adit_proto::config::{DeviceChange, DeviceStatus, PublicKey};
 use adit_proto::{
-    Admission, Allowance, Call, Endpoint, HandshakeOutcome, HandshakeStats, Peer, Room, Screened,
-    Shared, Time, wire,
+    Admission, Allowance, Endpoint, HandshakeOutcome, HandshakeStats, Peer, PeerCall, Room,
+    Screened, Shared, Time, wire,
 };
 use arrayvec::ArrayVec;
 use zeroize::Zeroizing;
@@ -98,7 +98,7 @@ pub(crate) enum ControlCommand {
     Call(
         Vec<(PublicKey, Option<SocketAddr>)>,
         Option<IpAddr>,
-        SyncSender<Vec<Call>>,
+        SyncSender<Vec<PeerCall>>,
     ),
     /// Hand the interface over, whose queues pause: nothing more happens until it resumes.
     Export(SyncSender<Exported>),

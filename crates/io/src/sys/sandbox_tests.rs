@@ -765,7 +765,7 @@ const OF_PROXY: [(&str, Option<bool>); 3] = [
 ];
 
 /// Of the attempts, those that the filter of an agent lets through.
-const OF_AGENT: [(&str, Option<bool>); 19] = [
+const OF_AGENT: [(&str, Option<bool>); 18] = [
     ("open a file", Some(false)),
     ("open a file of this process", Some(false)),
     ("open a file that only root may read", Some(false)),
@@ -779,7 +779,6 @@ const OF_AGENT: [(&str, Option<bool>); 19] = [
     ("make a program that runs as its owner", Some(false)),
     ("remove a file", None),
     ("remove a file of another program's", Some(false)),
-    ("watch a file", None),
     ("a UNIX socket", Some(true)),
     ("connect to another process by a file", Some(true)),
     ("connect to a socket of its folder", Some(true)),

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use crate::Time;
 use crate::device::Device;
+use crate::device::peer_state::CallReason;
 use crate::endpoint::{Endpoint, Source};
 use crate::limits::*;
 use crate::secret::PublicKey;
@@ -21,20 +22,9 @@ const INTERVAL: Duration = Duration::from_nanos(1_000_000_000 / CALLS_PER_SECOND
 /// A peer that is called may be gone for good: it is called twice.
 const PATIENCE: Duration = Duration::from_secs(2 * REKEY_TIMEOUT.as_secs() - 1);
 
-/// Why a peer waits for a call. The later ones ask for more.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum CallReason {
-    /// The process before this one had a session with it: one that has a session by now needs none.
-    Remembered,
-    /// It had a session elsewhere, which the one here may be older than.
-    WasElsewhere,
-    /// The same; and what was sent to it lately went to another place, or from another one.
-    HasMoved,
-}
-
 /// What becomes of a peer that is to be called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Call {
+pub enum PeerCall {
     /// It is called in its turn.
     Due,
     /// A session with it began in the last 5 seconds.
@@ -79,20 +69,20 @@ impl Device {
         key: &PublicKey,
         to: Option<SocketAddr>,
         from: Option<IpAddr>,
-    ) -> Call {
+    ) -> PeerCall {
         let state = self.by_key.get(key).and_then(|id| self.peers.get_mut(id));
         let Some(state) = state.filter(|state| !state.is_barred()) else {
-            return Call::IsNoPeer;
+            return PeerCall::IsNoPeer;
         };
         let is_within = |limit, at: Option<Time>| at.is_some_and(|at| now.since(at) < limit);
         if is_within(REKEY_TIMEOUT, state.last_handshake) {
-            return Call::IsHere;
+            return PeerCall::IsHere;
         }
         let before = state.peer.endpoint();
         let known = before.map(|before| before.addr);
         let was_heard = is_within(NO_ANSWER_TIMEOUT, state.peer.last_received());
         let Some(addr) = to.filter(|_| !was_heard).or(known) else {
-            return Call::HasNoEndpoint;
+            return PeerCall::HasNoEndpoint;
         };
         let from = from.filter(|from| from.is_ipv4() == addr.is_ipv4());
         let src = from.map(|ip| Source { ip, ifindex: 0 });
@@ -103,7 +93,17 @@ impl Device {
         };
         state.peer.set_endpoint(Some(endpoint));
         self.remembered.is_due(state, reason);
-        Call::Due
+        PeerCall::Due
+    }
+
+    /// A user wants to see a handshake with a peer: one begins, as if a packet asked for it, unless
+    /// one is under way. Returns when its next initiation is due; `None` if there is no such peer.
+    pub fn probe(&mut self, now: Time, key: &PublicKey) -> Option<Time> {
+        let id = *self.by_key.get(key)?;
+        let state = self.peers.get_mut(&id)?;
+        let due = state.probe(now);
+        self.reschedule(id);
+        Some(due)
     }
 
     pub(super) fn next_call(&self) -> Option<Time> {

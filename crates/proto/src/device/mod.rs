@@ -7,7 +7,7 @@
 //! - `outcome`: the result of a handshake message, for the log and the counters;
 //! - `peer_state`: a peer as the control thread has it, and starting handshakes;
 //! - `sessions`: how sessions begin, follow each other and end;
-//! - `calls`: the peers that the process before this one had sessions with (`remembered`);
+//! - `calls`: handshakes that are asked for, and with peers that another process had (`remembered`);
 //! - `timer_table`, `timers`: which timers a peer has, and the action of each;
 //! - `handed_over`: a device as bytes, for the process that goes on in its place;
 //! - `configure`: a change of configuration, and `configure_peer` of one peer;
@@ -59,7 +59,7 @@ use crate::{AllowedIps, InUse, Tai64N, Time};
 use peer_state::PeerState;
 use remembered::Remembered;
 
-pub use calls::Call;
+pub use calls::PeerCall;
 pub use common::Random;
 pub use configure::Transaction;
 pub use handed_over::{HAND_OVER_FORMAT, Import, NotImported};
@@ -334,16 +334,6 @@ impl Device {
             }
             _ => stats.cookies_sent += 1,
         }
-    }
-
-    /// A user wants to see a handshake with a peer: one begins, as if a packet asked for it, unless
-    /// one is under way. Returns when its next initiation is due; `None` if there is no such peer.
-    pub fn probe(&mut self, now: Time, key: &PublicKey) -> Option<Time> {
-        let id = *self.by_key.get(key)?;
-        let state = self.peers.get_mut(&id)?;
-        let due = state.probe(now);
-        self.reschedule(id);
-        Some(due)
     }
 
     /// A shard raised an event for this peer: one of its methods returned true.

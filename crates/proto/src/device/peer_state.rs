@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use arrayvec::ArrayVec;
 
-use super::calls::CallReason;
 use super::candidates::Candidates;
 use super::timer_table::{Timer, Timers};
 use super::{FailureReason, HandshakeFailure, Liveness};
@@ -82,6 +81,17 @@ pub(super) struct PeerState {
     /// The order of the device's deadlines in which the peer stands, and the deadline under which
     /// it does.
     pub(super) scheduled: Option<(usize, Time)>,
+}
+
+/// Why a peer waits for a call. The later ones ask for more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum CallReason {
+    /// The process before this one had a session with it: one that has a session by now needs none.
+    Remembered,
+    /// It had a session elsewhere, which the one here may be older than.
+    WasElsewhere,
+    /// The same; and what was sent to it lately went to another place, or from another one.
+    HasMoved,
 }
 
 /// The sessions that a peer's packets may come in on. Packets go out on `current`.

@@ -3,8 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 
-use super::calls::CallReason;
-use super::peer_state::PeerState;
+use super::peer_state::{CallReason, PeerState};
 use crate::Time;
 use crate::secret::PublicKey;
 
