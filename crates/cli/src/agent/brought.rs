@@ -20,6 +20,7 @@ use adit_proto::config::PublicKey;
 
 use super::folder::FolderIdentity;
 use crate::cli::AGENT_DIR;
+use crate::failure::{Context, Result};
 
 /// The file, open to be added to.
 pub(super) struct BroughtFile {
@@ -109,10 +110,20 @@ impl BroughtFile {
 }
 
 /// What agents brought to an interface, where they keep it if nothing else is said.
-pub(crate) fn brought_to(interface: &str) -> HashMap<PublicKey, RecordId> {
+///
+/// # Errors
+///
+/// It cannot be read: that is not nothing.
+pub(crate) fn brought_to(interface: &str) -> Result<HashMap<PublicKey, RecordId>> {
     let path = Path::new(AGENT_DIR).join(format!("{interface}.peers"));
-    let text = std::fs::read_to_string(path).unwrap_or_default();
-    parse(&text).0
+    match std::fs::read_to_string(&path) {
+        Ok(text) => Ok(parse(&text).0),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(HashMap::new()),
+        Err(error) => Err(error).context(|| {
+            let path = path.display();
+            format!("cannot tell which peers of {interface} an agent brought: {path}")
+        }),
+    }
 }
 
 /// Puts a file in the place of another, which stays if that fails. It is open to be added to.

@@ -27,7 +27,7 @@ mod verbs;
 mod watchdog;
 
 use std::cell::Cell;
-use std::collections::{BTreeSet, HashSet};
+use std::collections::BTreeSet;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -35,11 +35,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-use adit_ctl::config::{self, Config, HostPort, InterfaceSection};
-use adit_ctl::uapi::{self, ClientError, MAX_NAMES, UapiClient};
+use adit_ctl::config::{self, Config, InterfaceSection};
+use adit_ctl::uapi::{self, ClientError, UapiClient};
 use adit_netlink::{Family, Netlink};
 use adit_proto::ConfigError;
-use adit_proto::config::{AllowedIpChange, Cidr, DeviceChange, DeviceStatus, PublicKey};
+use adit_proto::config::{AllowedIpChange, Cidr, DeviceChange, DeviceStatus};
 use adit_proto::limits::MAX_PEERS;
 use rustix::io::Errno;
 use rustix::thread::{CapabilitySet, capabilities};
@@ -54,7 +54,6 @@ use file::{Lock, read, write};
 pub(crate) use init::init;
 pub(crate) use list::{FIELDS, peers, print_json, show_peer};
 pub(crate) use new_peer::new_peer;
-use others::Others;
 pub(crate) use peers::add;
 pub(crate) use rekey::rekey;
 pub(crate) use routing::{covers, leaves_in_clear, parts};
@@ -275,49 +274,6 @@ impl Quick {
         Ok(())
     }
 
-    /// Tells the process the names that comments of the file give peers; the `others` have none.
-    /// Before a transaction, names of new peers are told without: the log then has them, and still
-    /// has those of peers that go. Nothing depends on them, and other implementations have no names.
-    fn name_peers(&self, others: Option<&Others>) {
-        let mut names = self.config.names();
-        if let Some(others) = others.filter(|it| it.has_agent) {
-            let all = self.keys().chain(others.of_nobody.iter().copied());
-            all.for_each(|key| _ = names.entry(key).or_default());
-        }
-        let replace = others.is_some_and(|it| !it.has_agent);
-        if replace || !names.is_empty() {
-            let client = UapiClient::connect(&self.name);
-            _ = client.map(|mut client| client.name_peers(names.into_iter(), replace));
-        }
-    }
-
-    /// Tells the process which endpoints are names, which it looks up again when they are needed.
-    /// Other implementations do not.
-    fn name_endpoints(&self, others: &Others) {
-        let peers = self.config.peers.iter();
-        let named: Vec<(PublicKey, &HostPort)> = peers
-            .filter_map(|peer| Some((peer.public_key, peer.endpoint.as_ref()?)))
-            .filter(|(_, endpoint)| endpoint.numeric().is_none())
-            .collect();
-        let Ok(mut client) = UapiClient::connect(&self.name) else {
-            return;
-        };
-        let is_told = client.name_endpoints(named.iter().copied(), !others.has_agent);
-        if !others.has_agent || is_told.is_err() {
-            return;
-        }
-        // An address, whichever it is, ends the look-ups of a name.
-        let none = HostPort {
-            host: "0.0.0.0".into(),
-            port: 1,
-        };
-        let named: HashSet<PublicKey> = named.iter().map(|(key, _)| *key).collect();
-        let rest: Vec<PublicKey> = (self.keys()).filter(|key| !named.contains(key)).collect();
-        for piece in rest.chunks(MAX_NAMES) {
-            _ = client.name_endpoints(piece.iter().map(|key| (*key, &none)), false);
-        }
-    }
-
     fn hooks(&self, hooks: &[String]) -> Result<()> {
         programs::run_hooks(hooks, &self.name, &self.path, self.prints_json)?;
         self.check_interrupted()
@@ -426,9 +382,9 @@ impl Quick {
     /// Writes the running configuration to the file, but for peers that an agent brought.
     fn save(&self, netlink: &Netlink) -> Result<()> {
         // What an agent removes meanwhile is known before, and what it brings is known afterwards.
-        let mut brought = agent::brought_to(&self.name);
+        let mut brought = agent::brought_to(&self.name)?;
         let mut status = self.status()?;
-        brought.extend(agent::brought_to(&self.name));
+        brought.extend(agent::brought_to(&self.name)?);
         let link = netlink
             .link(&self.name)
             .context(|| format!("cannot save {}", self.name))?;

@@ -327,7 +327,7 @@ impl Quick {
                 );
             }
         }
-        let others = self.others(running.as_ref());
+        let others = self.others(running.as_ref())?;
         self.name_peers(Some(&others));
         self.allow_peers(&others)?;
         self.change_routes(planned)

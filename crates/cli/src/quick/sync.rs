@@ -43,7 +43,7 @@ impl Quick {
         let mut endpoints = self.endpoints()?;
         self.remember(&endpoints);
         self.keep_endpoints(&status, &mut endpoints);
-        let others = self.others(Some(&status));
+        let others = self.others(Some(&status))?;
         let mut change = self.to_change(&endpoints, &others);
         if change.fwmark == Some(0) && self.may_be_full() && config.interface.table == Table::Auto {
             // No mark is stated: the one that was chosen stays.

@@ -128,7 +128,7 @@ impl Quick {
             ..self.config.to_change(&endpoints)
         })?;
         // An agent that waits for the interface may have brought its peers, whose quotas go on.
-        let others = self.others(None);
+        let others = self.others(None)?;
         self.allow_peers(&others)?;
         self.name_endpoints(&others);
         // A hook may have set more than the file.

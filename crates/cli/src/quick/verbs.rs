@@ -162,7 +162,7 @@ pub(crate) fn remove(args: &PeerArgs) -> Result<()> {
     open.change(&new, &[change])?;
     let name = &open.quick.name;
     let called = open.quick.called();
-    let next = match agent::brought_to(name).contains_key(&key) {
+    let next = match agent::brought_to(name)?.contains_key(&key) {
         true => "its agent brings it again if its record is still there".into(),
         false => format!("`adit peers {called}` lists the others"),
     };
@@ -246,7 +246,7 @@ impl Opened {
         let entry = self.roster.find(words)?;
         let (name, label) = (&self.roster.name, entry.label());
         if !entry.is_in_file() {
-            if agent::brought_to(name).contains_key(&entry.key) {
+            if agent::brought_to(name)?.contains_key(&entry.key) {
                 bail!(
                     Mistake,
                     "an agent brought {label}, which is not in the file: what {what} is its record"

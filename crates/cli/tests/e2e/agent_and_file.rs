@@ -182,4 +182,11 @@ fn a_saved_file_has_no_peer_of_an_agent() {
     // A record that goes while it is down takes the peer along.
     left.sh(&format!("rm {PEERS}/phone.conf; {} up wg0", adit()));
     hub.has(&[&other]);
+    // What cannot be read is not nothing.
+    hub.kill();
+    left.sh("rm /run/adit-agent/wg0.peers; mkdir /run/adit-agent/wg0.peers");
+    for command in ["save wg0", "sync wg0"] {
+        let expected = "cannot tell which peers of wg0 an agent brought";
+        refused(&left, command, 1, expected);
+    }
 }
