@@ -106,14 +106,18 @@ fn a_port_is_free_again_once_its_socket_is_dropped() {
     let [first, second] = pair();
     let there = second.bind_udp(7).expect("a port");
     there.set_read_timeout(Some(PATIENCE)).expect("a time");
+    // The session first: what waits for one is bounded.
+    let (to, mut buffer) = (SocketAddr::new(v4(2), 7), [0]);
+    let begin = first.bind_udp(0).expect("a port");
+    begin.send_to(b"b", to).expect("sent");
+    there.recv_from(&mut buffer).expect("a datagram");
     for n in 0..200_u8 {
         let here = first.bind_udp(9).expect("it is free");
         // What it sent is not lost over that.
-        here.send_to(&[n], SocketAddr::new(v4(2), 7)).expect("sent");
+        here.send_to(&[n], to).expect("sent");
         drop(here);
     }
     for n in 0..200_u8 {
-        let mut buffer = [0];
         let (_, from) = there.recv_from(&mut buffer).expect("a datagram");
         assert_eq!((buffer, from), ([n], SocketAddr::new(v4(1), 9)));
     }

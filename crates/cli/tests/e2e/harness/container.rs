@@ -245,6 +245,12 @@ pub fn link(
         let addrs: Vec<_> = addrs.iter().map(|addr| with_prefix(addr)).collect();
         host.bring_up(name, &addrs, None).expect("addresses");
     }
+    // Until then its routes are those of a link that is down, and it has no link-local address.
+    for (host, name) in [(a, a_name), (b, b_name)] {
+        host.sh(&format!(
+            "until ip -o link show {name} | grep -q 'state UP'; do sleep 0.01; done"
+        ));
+    }
     for (host, addrs) in [(a, a_addrs), (b, b_addrs)] {
         for addr in addrs {
             host.answers_at(addr);
