@@ -2,10 +2,10 @@
 // TUN device.
 //
 //	embed-netstack serve OURS THEIRS PORT PEER_KEY ENDPOINT
-//	embed-netstack load  OURS THEIRS PORT PEER_KEY ENDPOINT STREAMS SECONDS
+//	embed-netstack load  OURS THEIRS PORT PEER_KEY ENDPOINT STREAMS SECONDS there|back
 //
 // Both read the private key from standard input. One serves, and says "ready". The other sends streams to it, each of
-// which it is told the length of at its end, and meanwhile times how long one byte takes there and back on another
+// which it is told the length of at its end, or receives some, and meanwhile times how long one byte takes there and back on another
 // connection. It says what it found in one line of JSON, and waits to be ended. adit-lab's `bench/src/embed/stacks.rs`
 // has the other side of this.
 package main
@@ -35,6 +35,8 @@ const (
 	mtu      = 1420
 	sinkPort = 5201
 	echoPort = 5202
+	// Bytes come from it without an end.
+	sourcePort = 5203
 	// What iperf3 writes at once.
 	block = 128 << 10
 	// Between two bytes that are timed.
@@ -112,8 +114,29 @@ func serve(net *netstack.Net, ours netip.Addr) {
 			}
 		}
 	})
+	listen(sourcePort, func(stream *gonet.TCPConn) {
+		defer stream.Close()
+		buffer := make([]byte, block)
+		for {
+			if _, err := stream.Write(buffer); err != nil {
+				return
+			}
+		}
+	})
 	fmt.Println("ready")
 	select {}
+}
+
+// receive receives until the end, and returns how many bytes came.
+func receive(stream *gonet.TCPConn, end time.Time) uint64 {
+	defer stream.Close()
+	buffer, count := make([]byte, block), uint64(0)
+	for time.Now().Before(end) {
+		n, err := stream.Read(buffer)
+		check(err, "receiving")
+		count += uint64(n)
+	}
+	return count
 }
 
 // send sends until the end, and returns how many bytes arrived.
@@ -147,7 +170,11 @@ func roundTrips(stream *gonet.TCPConn, end time.Time) []float64 {
 	return times
 }
 
-func load(net *netstack.Net, theirs netip.Addr, streams int, seconds time.Duration) {
+func load(net *netstack.Net, theirs netip.Addr, streams int, seconds time.Duration, back bool) {
+	port, carry := uint16(sinkPort), send
+	if back {
+		port, carry = sourcePort, receive
+	}
 	dial := func(port uint16) *gonet.TCPConn {
 		stream, err := net.DialTCPAddrPort(netip.AddrPortFrom(theirs, port))
 		check(err, "connecting")
@@ -156,13 +183,13 @@ func load(net *netstack.Net, theirs netip.Addr, streams int, seconds time.Durati
 	}
 	echo, all := dial(echoPort), []*gonet.TCPConn{}
 	for range streams {
-		all = append(all, dial(sinkPort))
+		all = append(all, dial(port))
 	}
 	begun := time.Now()
 	end := begun.Add(seconds)
 	counts, times := make(chan uint64), make(chan []float64, 1)
 	for _, stream := range all {
-		go func() { counts <- send(stream, end) }()
+		go func() { counts <- carry(stream, end) }()
 	}
 	go func() { times <- roundTrips(echo, end) }()
 	bytes := uint64(0)
@@ -179,8 +206,8 @@ func load(net *netstack.Net, theirs netip.Addr, streams int, seconds time.Durati
 func main() {
 	log.SetFlags(0)
 	args := os.Args[1:]
-	if len(args) < 6 || (args[0] == "load") != (len(args) == 8) {
-		log.Print("usage: embed-netstack serve|load OURS THEIRS PORT PEER_KEY ENDPOINT [STREAMS SECONDS]")
+	if len(args) < 6 || (args[0] == "load") != (len(args) == 9) {
+		log.Print("usage: embed-netstack serve|load OURS THEIRS PORT PEER_KEY ENDPOINT [STREAMS SECONDS there|back]")
 		os.Exit(2)
 	}
 	ours, err := netip.ParseAddr(args[1])
@@ -195,5 +222,5 @@ func main() {
 	check(err, "streams")
 	seconds, err := strconv.Atoi(args[7])
 	check(err, "seconds")
-	load(net, theirs, streams, time.Duration(seconds)*time.Second)
+	load(net, theirs, streams, time.Duration(seconds)*time.Second, args[8] == "back")
 }

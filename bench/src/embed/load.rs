@@ -5,6 +5,8 @@ use std::net::Shutdown;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use clap::ValueEnum;
+
 use super::stacks::{ECHO_PORT, SINK_PORT, SOURCE_PORT, Said};
 use crate::sandbox::Failure;
 
@@ -86,7 +88,7 @@ fn give<S: Stream>(mut stream: S) -> io::Result<()> {
 }
 
 /// Which way a load goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Direction {
     /// From the one that connects.
     There,

@@ -46,8 +46,8 @@ use ways::{End, Program, Way};
 /// beside boringtun's `Tunn`. One thread has both ends; numbers are CPU time of that thread, in
 /// nanoseconds for both.
 ///
-/// Then programs that embed a library carry TCP between two hosts in network namespaces: one stream
-/// and 64, with the CPU time of both programs, pings beside one stream, and memory. All are started as
+/// Then programs that embed a library carry TCP between two hosts in network namespaces: one stream, one back,
+/// 64 and 1,000, with the CPU time of both programs, pings beside one stream, and memory. All are started as
 /// root without a priority. Those with a TUN device are compared with each other, and so are those
 /// that TCP ends in. Proxies run as nobody, beside Adit with a TUN device and no proxy. Programs that are missing are built first, others' from the package registries.
 ///

@@ -24,7 +24,7 @@ pub(crate) struct NetArgs {
 enum Role {
     /// Takes streams, and sends bytes back.
     Serve(TunnelArgs),
-    /// Sends streams.
+    /// Sends streams, or has them sent.
     Load {
         #[command(flatten)]
         tunnel: TunnelArgs,
@@ -32,6 +32,8 @@ enum Role {
         streams: usize,
         /// For how long.
         seconds: u64,
+        /// Which way.
+        direction: load::Direction,
     },
 }
 
@@ -56,12 +58,11 @@ pub(crate) fn run(args: &NetArgs) -> Result<(), Failure> {
             tunnel,
             streams,
             seconds,
-        } => send(
-            &up(tunnel)?,
-            tunnel.theirs,
-            *streams,
-            Duration::from_secs(*seconds),
-        ),
+            direction,
+        } => {
+            let duration = Duration::from_secs(*seconds);
+            send(&up(tunnel)?, tunnel.theirs, *direction, *streams, duration)
+        }
     }
 }
 
@@ -93,7 +94,13 @@ fn serve(net: &Net) -> Result<(), Failure> {
     Err("the tunnel has ended".into())
 }
 
-fn send(net: &Net, theirs: IpAddr, streams: usize, duration: Duration) -> Result<(), Failure> {
+fn send(
+    net: &Net,
+    theirs: IpAddr,
+    direction: load::Direction,
+    streams: usize,
+    duration: Duration,
+) -> Result<(), Failure> {
     let connect = |port: u16| -> Result<TcpStream, Failure> {
         let stream = net.connect_tcp((theirs, port), load::PATIENCE)?;
         let limit = Some(duration + 2 * load::PATIENCE);
@@ -101,10 +108,5 @@ fn send(net: &Net, theirs: IpAddr, streams: usize, duration: Duration) -> Result
         stream.set_write_timeout(limit)?;
         Ok(stream)
     };
-    load::say(&load::run(
-        connect,
-        load::Direction::There,
-        streams,
-        duration,
-    )?)
+    load::say(&load::run(connect, direction, streams, duration)?)
 }

@@ -17,6 +17,7 @@ use adit_testbed::proc;
 use adit_testbed::process::Process;
 use adit_testbed::stats::quantile;
 
+use super::socks::lab;
 use super::stacks::{self, Load};
 use super::ways::{Program, Way};
 use crate::daemon::{self, READY};
@@ -165,10 +166,6 @@ impl Hosts {
             memory: proc::memory(self.measured)?.peak,
         })
     }
-}
-
-fn lab() -> Result<String, Failure> {
-    Ok(std::env::current_exe()?.to_string_lossy().into_owned())
 }
 
 /// A file that wireproxy and `adit proxy` read.

@@ -4,14 +4,15 @@ use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
+use adit_testbed::framing::Family;
 use clap::{Args, Subcommand};
 
 use super::load::{self, Direction};
-use super::stacks::{ECHO_PORT, PORTS};
+use super::stacks::{self, ECHO_PORT, PORTS};
+use crate::daemon::{self, READY};
+use crate::pair::LinkedHosts;
 use crate::sandbox::Failure;
-
-/// Connections that are timed, one after the other.
-const SET_UPS: usize = 200;
+use crate::tools::Flow;
 
 /// Takes streams, or sends them.
 #[derive(Args, Clone, Debug)]
@@ -35,6 +36,9 @@ enum Role {
         /// Streams come from the other end.
         #[arg(long)]
         back: bool,
+        /// Connections that are timed afterwards, one after the other.
+        #[arg(long, default_value_t = 200)]
+        set_ups: usize,
         /// The address of the other end.
         to: IpAddr,
         /// How many.
@@ -50,6 +54,7 @@ pub(crate) fn run(args: &SocksArgs) -> Result<(), Failure> {
         Role::Load {
             proxy,
             back,
+            set_ups,
             to,
             streams,
             seconds,
@@ -61,12 +66,47 @@ pub(crate) fn run(args: &SocksArgs) -> Result<(), Failure> {
                 false => Direction::There,
             };
             let mut said = load::run(connect, direction, streams, duration)?;
-            for _ in 0..SET_UPS {
+            for _ in 0..set_ups {
                 said.set_ups.push(set_up(connect)?);
             }
             load::say(&said)
         }
     }
+}
+
+/// Streams from host a to host b through a tunnel, or the link, without a proxy.
+pub(super) fn flow(pair: &LinkedHosts, streams: u32, seconds: u32) -> Result<Flow, Failure> {
+    let to = pair.address(Family::V4, 1).to_string();
+    let words = |more: &[&str]| -> Result<Vec<String>, Failure> {
+        let words = ["embed-socks"].iter().chain(more);
+        Ok([lab()?]
+            .into_iter()
+            .chain(words.map(|it| (*it).to_owned()))
+            .collect())
+    };
+    let is_ready = |log: &str| log.lines().any(|line| line == "ready");
+    let serve = words(&["serve", &to])?;
+    let _server = daemon::start_and_hear(&pair.b, "serve", &serve, "", READY, is_ready)?;
+    let [streams, time] = [streams, seconds].map(|number| number.to_string());
+    let load = words(&["load", "--set-ups=0", &to, &streams, &time])?;
+    let limit = READY * 3 + Duration::from_secs(seconds.into());
+    let has_said = |log: &str| stacks::parse(log).is_some();
+    drop(daemon::start_and_hear(
+        &pair.a, "load", &load, "", limit, has_said,
+    )?);
+    let said = stacks::read(&pair.a, "load")?;
+    Ok(Flow {
+        bytes: said.bytes,
+        seconds: said.seconds,
+        warm_up_bytes: 0.0,
+        retransmits: None,
+        datagrams: None,
+    })
+}
+
+/// This program.
+pub(super) fn lab() -> Result<String, Failure> {
+    Ok(std::env::current_exe()?.to_string_lossy().into_owned())
 }
 
 fn serve(at: IpAddr) -> Result<(), Failure> {

@@ -3,13 +3,13 @@
 //!
 //! ```text
 //! PROGRAM serve OURS THEIRS PORT PEER_KEY ENDPOINT
-//! PROGRAM load  OURS THEIRS PORT PEER_KEY ENDPOINT STREAMS SECONDS
+//! PROGRAM load  OURS THEIRS PORT PEER_KEY ENDPOINT STREAMS SECONDS there|back
 //! ```
 //!
-//! OURS and THEIRS are addresses inside the tunnel. `serve` listens on TCP ports 5201 and 5202 and says
+//! OURS and THEIRS are addresses inside the tunnel. `serve` listens on TCP ports 5201 to 5203 and says
 //! `ready`. A stream to 5201 is read to its end and answered by its length, eight bytes in network
 //! order; one to 5202 is sent back, and to 5203 bytes come without an end ([`load`](super::load) has all
-//! three). `load` connects, sends for SECONDS, times single bytes to 5202
+//! three). `load` connects, sends to 5201 or receives from 5203 for SECONDS, times single bytes to 5202
 //! meanwhile, 5 ms apart, says one line of JSON (`bytes` that arrived, `seconds` until they had,
 //! `round_trips` in microseconds), and waits to be ended. A program that does this is compared by
 //! adding it to [`Way`](super::ways::Way).
@@ -31,11 +31,15 @@ use crate::pair::{LinkedHosts, Placement};
 use crate::rounds::{self, Measure, Values};
 use crate::sandbox::Failure;
 
-pub(super) const MEASURES: [Measure; 7] = [
+pub(super) const MEASURES: [Measure; 11] = [
     rounds::measure("tcp1", "one stream", "Gb/s", 2),
     rounds::measure("tcp1.cpu", "  CPU of both", "s/GB", 2),
+    rounds::measure("back1", "one stream back", "Gb/s", 2),
+    rounds::measure("back1.cpu", "  CPU of both", "s/GB", 2),
     rounds::measure("tcp64", "64 streams", "Gb/s", 2),
     rounds::measure("tcp64.cpu", "  CPU of both", "s/GB", 2),
+    rounds::measure("tcp1000", "1,000 streams", "Gb/s", 2),
+    rounds::measure("tcp1000.cpu", "  CPU of both", "s/GB", 2),
     rounds::measure("byte.p50", "byte beside", "µs", 0),
     rounds::measure("byte.p99", "  p99", "µs", 0),
     rounds::measure("rss.peak", "memory, peak", "MiB", 1),
@@ -62,23 +66,28 @@ pub(super) struct Said {
     pub(super) set_ups: Vec<f64>,
 }
 
-/// One stream, with bytes that are timed beside it, and 64; the CPU time of both programs, and the most
-/// memory that one of them ever had.
+/// One stream, with bytes that are timed beside it, one back, 64 and 1,000; the CPU time of both programs,
+/// and the most memory that one of them ever had.
 pub(super) fn measure(program: &Program, seconds: u32) -> Result<Values, Failure> {
     let direct = install::find(Implementation::Direct, None)?;
     let pair = LinkedHosts::new(&direct, Placement::Free, Family::V4, "cubic")?;
-    let one = load(&pair, program, 1, seconds)?;
-    let many = load(&pair, program, 64, seconds)?;
-    let at = |q| quantile(&one.said.round_trips, q).ok_or("no byte came back");
-    Ok(vec![
-        ("tcp1", one.gbps()),
-        ("tcp1.cpu", one.cpu_per_gb()),
-        ("tcp64", many.gbps()),
-        ("tcp64.cpu", many.cpu_per_gb()),
-        ("byte.p50", at(0.5)?),
-        ("byte.p99", at(0.99)?),
-        ("rss.peak", one.memory.max(many.memory)),
-    ])
+    let (mut values, mut memory) = (Values::new(), 0.0_f64);
+    for (streams, direction, rate, cpu) in [
+        (1, "there", "tcp1", "tcp1.cpu"),
+        (1, "back", "back1", "back1.cpu"),
+        (64, "there", "tcp64", "tcp64.cpu"),
+        (1000, "there", "tcp1000", "tcp1000.cpu"),
+    ] {
+        let load = load(&pair, program, streams, seconds, direction)?;
+        values.extend([(rate, load.gbps()), (cpu, load.cpu_per_gb())]);
+        if rate == "tcp1" {
+            let at = |q| quantile(&load.said.round_trips, q).ok_or("no byte came back");
+            values.extend([("byte.p50", at(0.5)?), ("byte.p99", at(0.99)?)]);
+        }
+        memory = memory.max(load.memory);
+    }
+    values.push(("rss.peak", memory));
+    Ok(values)
 }
 
 /// What a load did.
@@ -105,6 +114,7 @@ fn load(
     program: &Program,
     streams: u32,
     seconds: u32,
+    direction: &str,
 ) -> Result<Load, Failure> {
     let keys = [Keys::new()?, Keys::new()?];
     let words = |role: &str, us: usize, more: &[String]| -> Result<Vec<String>, Failure> {
@@ -123,9 +133,14 @@ fn load(
     let key = &keys[1].private();
     let server = daemon::start_and_hear(&pair.b, "serve", &serve, key, READY, is_ready)?;
     let before = cpu(server.id())?;
-    let work = words("load", 0, &[streams.to_string(), seconds.to_string()])?;
-    // It connects first, and the last bytes take their time.
-    let limit = READY * 2 + Duration::from_secs(seconds.into());
+    let more = [
+        streams.to_string(),
+        seconds.to_string(),
+        direction.to_owned(),
+    ];
+    let work = words("load", 0, &more)?;
+    // It connects first, and the last bytes of 1,000 streams take their time.
+    let limit = READY * 4 + Duration::from_secs(seconds.into());
     let has_said = |log: &str| parse(log).is_some();
     let key = &keys[0].private();
     let client = daemon::start_and_hear(&pair.a, "load", &work, key, limit, has_said)?;
