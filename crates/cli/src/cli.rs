@@ -187,9 +187,10 @@ pub(crate) enum Command {
     Tune(TuneArgs),
     /// Take over the peers of a gateway whose place this host takes
     ///
-    /// A peer misses its gateway's answers only after 15 seconds. The gateway that takes its place has the same
-    /// key, peers and address, and none of its sessions: it begins a handshake with each peer, 5,000 a second,
-    /// in the order of the list. Peers with which it had one in the last 5 seconds are left alone.
+    /// A peer that gets no answer waits for 15 seconds before it begins a new handshake. The gateway that takes
+    /// the place of another one has the same key and peers, and none of its sessions. This begins a handshake
+    /// with each peer, in the order of the list, up to 5,000 a second. A peer whose handshake was in the last 5
+    /// seconds is not called again.
     Call(CallArgs),
     /// Write a running tunnel's configuration back to its file
     Save(ChangeArgs),
@@ -391,15 +392,15 @@ pub(crate) struct CallArgs {
     /// The interface, whose process runs
     #[arg(value_name = "INTERFACE", value_parser = interface_name)]
     pub(crate) interface: String,
-    /// A list of peers and where they are, as --list prints it and `wg show INTERFACE endpoints`; - is
-    /// standard input. Without it, those that this interface knows are called
+    /// A list of peers and their endpoints, as --list and `wg show INTERFACE endpoints` print it; - is
+    /// standard input. Without it, all peers are called whose endpoints this interface knows
     #[arg(long, value_name = "FILE")]
     pub(crate) endpoints: Option<PathBuf>,
-    /// The address that handshakes leave from: the one that moved here, to which peers send
+    /// The address that handshakes leave from: the one that moved to this host
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) from: Option<IpAddr>,
-    /// Call nobody: print the list for the host that may take this one's place, the peers that were
-    /// active last first
+    /// Call nobody, and print the list for the gateway that may take the place of this one: the peers
+    /// with the latest handshakes come first
     #[arg(long, conflicts_with_all = ["endpoints", "from", "quiet", "json"])]
     pub(crate) list: bool,
     #[command(flatten)]

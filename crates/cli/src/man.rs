@@ -179,15 +179,16 @@ fn calls(roff: &mut Roff) {
     roff.control("SH", ["FAIL-OVER"]);
     paragraph(
         roff,
-        "Two gateways have the same file but for what is their own, and one address that keepalived or BIRD moves. The \
-         one that has it hands its list to the other from time to time. No session and no key crosses: the other one \
-         begins handshakes of its own, and packets that were on their way are lost.",
+        "Two gateways have the same file, and share one address that another program moves, such as keepalived. The gateway \
+         that has the address sends its list to the other one from time to time. No session key leaves a host: each gateway \
+         has sessions of its own, and packets that are on their way when the address moves are lost.",
     );
     paragraph(
         roff,
-        "A line of the list is a public key, a blank and where its peer is; lines that begin with `#` say nothing. Peers \
-         of the list that the interface does not have are passed over. A peer refuses an initiation that is older than \
-         the last one from the other gateway: the clocks of both have to agree. docs/failover.md has a configuration of keepalived.",
+        "A line of the list has a public key, a blank or a tab, and the address and port of the peer. Lines that begin with \
+         `#` are comments. Peers of the list that the interface does not have are left out. A peer refuses a handshake \
+         whose time is earlier than that of the last one from the other gateway: the clocks of both must be right. \
+         docs/failover.md has a configuration for keepalived.",
     );
 }
 

@@ -16,29 +16,30 @@ pub(super) fn page(roff: &mut Roff) {
     );
     paragraph(
         roff,
-        "Of two records with the same key, or with addresses that overlap, the one that was there first holds, and of \
-         several that come together the first by name. So does a peer that the interface has from elsewhere, as from its \
-         own file: a record with its key, or with the same AllowedIPs, is refused. A more specific one takes its addresses, as \
-         in WireGuard. What is refused has a line in the log and in `adit agent status`; its peer stays what \
-         it was, and the record is looked at again when what stood in its way is gone.",
+        "Of two records with the same key, or with addresses that overlap, the one that was there first holds, and \
+         of several that come together the first by name. So does a peer that the interface has from elsewhere, as \
+         from its own file: a record with its key, or with the same AllowedIPs, is refused. A more specific one \
+         takes its addresses, as in WireGuard. What is refused has a line in the log and in `adit agent status`; its \
+         peer stays what it was, and the record is looked at again when what stood in its way is gone.",
     );
     roff.control("SH", ["SOURCES"]);
     item(
         roff,
         "dir:PATH",
-        "A folder with a file `NAME.conf` for each peer. Changes take effect at once when a file is closed, renamed or \
-         removed. The folder must be readable without root's rights, and links in it must stay in or below it. It may be a ConfigMap of Kubernetes. A folder that is gone, cannot be read, or is another \
-         one than before and empty, as where nothing is mounted, changes nothing.",
+        "A folder with a file `NAME.conf` for each peer. Changes take effect at once when a file is closed, renamed \
+         or removed. The folder must be readable without root's rights, and links in it must stay in or below it. It \
+         may be a ConfigMap of Kubernetes. A folder that is gone, cannot be read, or is another one than before and \
+         empty, as where nothing is mounted, changes nothing.",
     );
     item(
         roff,
         "exec:PROGRAM",
         "A program, with the arguments behind `--`, that writes a line of JSON for each change: `{\"put\":RECORD}`, \
-         `{\"delete\":\"KEY\"}`, and `{\"listed\":true}` once it has told of all. At `listed`, peers that \
-         only an earlier run reported are removed. When it ends it is started again, after a pause that doubles from 250 milliseconds to 30 \
-         seconds. Its standard error goes to the log, 20 lines a second at most, and it ends with the agent. It runs with the \
-         agent's rights, outside of its sandbox. In the unit adit-agent@ it has no network, unless a drop-in says \
-         `PrivateNetwork=no` and `RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6`.",
+         `{\"delete\":\"KEY\"}`, and `{\"listed\":true}` once it has told of all. At `listed`, peers that only an \
+         earlier run reported are removed. When it ends it is started again, after a pause that doubles from 250 \
+         milliseconds to 30 seconds. Its standard error goes to the log, 20 lines a second at most, and it ends with \
+         the agent. It runs with the agent's rights, outside of its sandbox. In the unit adit-agent@ it has no \
+         network, unless a drop-in says `PrivateNetwork=no` and `RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6`.",
     );
     paragraph(
         roff,
@@ -48,15 +49,15 @@ pub(super) fn page(roff: &mut Roff) {
     roff.control("SH", ["WHAT IS CHANGED"]);
     paragraph(
         roff,
-        "The agent changes only the running interface, through its control socket. It does not change the file or routes. \
-         Peers whose \
-         addresses are in no network of the interface need routes from elsewhere. Only differences are sent. A peer \
-         stays at the address to which it has moved until its record has another endpoint. An endpoint that is a name needs \
-         a process with `--names`, as `adit up` starts it. Only peers that an agent brought are changed and removed: which those are is kept in `--state`, so that they are known after a \
-         kill. Nothing is removed before the source was read whole. When the process of the interface ends, or \
-         another program removes its peers, the agent brings them again; adit-sync(8) leaves them. One agent serves an \
-         interface. When it \
-         ends, everything stays as it is. Peers that the interface does not take are tried again every 30 seconds.",
+        "The agent changes only the running interface, through its control socket. It does not change the file or \
+         routes. Peers whose addresses are in no network of the interface need routes from elsewhere. Only \
+         differences are sent. A peer stays at the address to which it has moved until its record has another \
+         endpoint. An endpoint that is a name needs a process with `--names`, as `adit up` starts it. Only peers \
+         that an agent brought are changed and removed: which those are is kept in `--state`, so that they are known \
+         after a kill. Nothing is removed before the source was read whole. When the process of the interface ends, \
+         or another program removes its peers, the agent brings them again; adit-sync(8) leaves them. One agent \
+         serves an interface. When it ends, everything stays as it is. Peers that the interface does not take are \
+         tried again every 30 seconds.",
     );
     files(roff);
     list(
