@@ -55,14 +55,8 @@ struct CallDone<'a> {
     schema: u32,
     interface: &'a str,
     done: &'a str,
-    /// Handshakes with them begin.
-    called: usize,
-    /// Sessions with them began a moment ago.
-    here: usize,
-    /// Nobody knows where they are.
-    nowhere: usize,
-    /// The interface has no such peer.
-    unknown: usize,
+    #[serde(flatten)]
+    peers: CalledPeers,
 }
 
 impl<'a> CallDone<'a> {
@@ -71,10 +65,7 @@ impl<'a> CallDone<'a> {
             schema: 1,
             interface,
             done: "called",
-            called: all.called,
-            here: all.here,
-            nowhere: all.nowhere,
-            unknown: all.unknown,
+            peers: *all,
         }
     }
 }

@@ -76,6 +76,10 @@ fn push<T>(list: &mut Vec<T>, item: T, memory: &mut usize) -> Result<(), UapiErr
     Ok(())
 }
 
+fn public_key(value: &str) -> Option<PublicKey> {
+    Some(PublicKey(*keys::from_hex(value.as_bytes())?.bytes()))
+}
+
 /// One line of `names`.
 pub(super) fn names_line(
     names: &mut NameLines,
@@ -87,8 +91,7 @@ pub(super) fn names_line(
     match (key, names.next.take()) {
         ("replace", None) if value == "false" => names.keeps = true,
         ("public_key", None) => {
-            let public = keys::from_hex(value.as_bytes()).ok_or_else(wrong)?;
-            names.next = Some(PublicKey(*public.bytes()));
+            names.next = Some(public_key(value).ok_or_else(wrong)?);
         }
         ("name", Some(peer)) if names.named.len() < MAX_PEERS => {
             // Nothing is no name, and what cannot be one is passed over.
@@ -119,8 +122,7 @@ pub(super) fn endpoints_line(
     match (key, endpoints.next.take()) {
         ("replace", None) if value == "false" => endpoints.keeps = true,
         ("public_key", None) => {
-            let public = keys::from_hex(value.as_bytes()).ok_or_else(wrong)?;
-            endpoints.next = Some(PublicKey(*public.bytes()));
+            endpoints.next = Some(public_key(value).ok_or_else(wrong)?);
         }
         ("endpoint", Some(peer)) if endpoints.named.len() < MAX_NAMES => {
             // The name of a service stands in a file, which no client has this thread open.
@@ -156,8 +158,7 @@ pub(super) fn allow_line(
             return Err(UapiError::new(errno, "too many peers in one allow"));
         }
         ("public_key", _) => {
-            let public = keys::from_hex(value.as_bytes()).ok_or_else(wrong)?;
-            let peer = PublicKey(*public.bytes());
+            let peer = public_key(value).ok_or_else(wrong)?;
             push(
                 &mut allowances.given,
                 (peer, Allowance::default(), false),
@@ -198,8 +199,8 @@ pub(super) fn call_line(
             calls.from = Some(value.parse().map_err(|_| wrong())?);
         }
         ("public_key", _) if has_room => {
-            let public = keys::from_hex(value.as_bytes()).ok_or_else(wrong)?;
-            push(&mut calls.peers, (PublicKey(*public.bytes()), None), memory)?;
+            let peer = public_key(value).ok_or_else(wrong)?;
+            push(&mut calls.peers, (peer, None), memory)?;
         }
         ("endpoint", Some((_, at @ None))) => *at = Some(endpoint(value).ok_or_else(wrong)?),
         _ => return Err(wrong()),
@@ -217,14 +218,14 @@ pub(super) fn change_line(
     let wrong =
         |expected: &'static str| move || UapiError::invalid(format!("{key}: expected {expected}"));
     if key == "public_key" {
-        let public = keys::from_hex(value.as_bytes()).ok_or_else(wrong("64 hex digits"))?;
+        let public = public_key(value).ok_or_else(wrong("64 hex digits"))?;
         if change.peers.len() >= MAX_PEERS {
             return Err(UapiError::new(
                 Errno::NOMEM.raw_os_error(),
                 "too many peers in one set",
             ));
         }
-        let peer = PeerChange::new(PublicKey(*public.bytes()));
+        let peer = PeerChange::new(public);
         return push(&mut change.peers, peer, memory);
     }
     if key == "protocol_version" {

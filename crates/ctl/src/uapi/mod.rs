@@ -41,6 +41,7 @@ use std::net::{IpAddr, SocketAddr};
 use adit_proto::Allowance;
 use adit_proto::config::{DeviceChange, DeviceStatus, PublicKey};
 use rustix::io::Errno;
+use serde::Serialize;
 
 use crate::names::HostPort;
 
@@ -117,7 +118,7 @@ pub enum UapiResponse {
 }
 
 /// How many of the peers that a client wants to be called are called, and why others are not.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct CalledPeers {
     /// Handshakes with them begin.
     pub called: usize,
