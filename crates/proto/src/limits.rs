@@ -64,8 +64,8 @@ pub const RESPONSES_EXPECTED: u8 = 3;
 pub const KNOWN_RATE: u32 = 1;
 /// Messages of all of them together: some 150 µs of a CPU each.
 pub const KNOWN_RATE_OF_ALL: u32 = 1000;
-/// Peers that are called in a second, because another process had sessions with them: some 100 µs of a CPU
-/// each, with their responses.
+/// Peers that are called in a second, because another process had sessions with them: some 140 µs of a CPU
+/// each, before their responses.
 pub const CALLS_PER_SECOND: u32 = 5000;
 /// Peers whose endpoints are kept for the next process (invariant 5).
 pub const MAX_REMEMBERED: usize = 16_384;
