@@ -92,7 +92,7 @@ impl Device {
             false => CallReason::HasMoved,
         };
         state.peer.set_endpoint(Some(endpoint));
-        self.remembered.is_due(state, reason);
+        self.remembered.queue_call(state, reason);
         PeerCall::Due
     }
 

@@ -30,11 +30,11 @@ impl Remembered {
         if state.peer.endpoint().is_none() {
             state.peer.set_endpoint(Some(addr.into()));
         }
-        self.is_due(state, CallReason::Remembered);
+        self.queue_call(state, CallReason::Remembered);
     }
 
     /// The peer is to be called.
-    pub(super) fn is_due(&mut self, state: &mut PeerState, reason: CallReason) {
+    pub(super) fn queue_call(&mut self, state: &mut PeerState, reason: CallReason) {
         if state.call_due.is_none() {
             self.calls.push_back(state.peer.id());
         }
