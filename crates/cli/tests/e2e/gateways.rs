@@ -72,11 +72,16 @@ impl Gateways {
         }
     }
 
-    /// The address moves to the second one, without a word to the client.
+    /// The address moves to the second one, without a word to the client, none of whose initiations get through from
+    /// now on.
     fn fail_over(&self) {
         self.first.sh("ip link set eth0 down");
         let core = &self.net.net.right;
-        core.sh(&format!("ip route replace {MOVED} via 10.12.0.2"));
+        core.sh(&format!(
+            "nft add table ip own; nft 'add chain ip own forward {{ type filter hook forward priority 0; }}'; \
+             nft add rule ip own forward iifname eth0 udp length 156 drop; \
+             ip route replace {MOVED} via 10.12.0.2"
+        ));
     }
 }
 
