@@ -270,11 +270,7 @@ const SERVICES: &[Row] = &[
         "[http]\nUsername = a:b\nPassword = c",
         Wireproxy("one of `Username` and `Password`"),
     ),
-    (
-        "[Socks5]",
-        "[http]\nCertFile = a\nKeyFile = b",
-        Wireproxy("`CertFile` and `KeyFile`"),
-    ),
+    ("[Socks5]", "[http]\nCertFile = a\nKeyFile = b", Both),
     (
         "[Socks5]",
         "[http]\nBindAddress = 127.0.0.1:1080\n[Socks5]",

@@ -35,13 +35,21 @@ fn of_service(kind: &ServiceKind) -> String {
             };
             format!("SOCKS5 at {bind}{password}{curl}")
         }
-        ServiceKind::Http { bind, credentials } => {
+        ServiceKind::Http {
+            bind,
+            credentials,
+            certificate,
+        } => {
             let password = password(credentials.is_some());
+            let (scheme, tls) = match certificate {
+                Some(_) => ("https", ", over TLS"),
+                None => ("http", ""),
+            };
             let curl = match bind {
-                Bind::Port(address) => format!(": curl -x http://{address} URL"),
+                Bind::Port(address) => format!(": curl -x {scheme}://{address} URL"),
                 Bind::Unix(_) => String::new(),
             };
-            format!("HTTP proxy at {bind}{password}{curl}")
+            format!("HTTP proxy at {bind}{tls}{password}{curl}")
         }
         ServiceKind::Sni { bind } => format!("TLS by its server name at {bind}"),
         ServiceKind::TcpClient { bind, target } => {

@@ -44,6 +44,7 @@ pub(super) fn load(args: &ProxyArgs) -> Result<LoadedProxy> {
     let http = args.http.iter().map(|bind| ServiceKind::Http {
         bind: bind.clone(),
         credentials: None,
+        certificate: None,
     });
     let forwards = args.forward.iter().map(|forward| forward.service());
     let more = socks.chain(http).chain(forwards);

@@ -167,14 +167,22 @@ fn make_root(host: &Container) {
 const SERVICES: &str = "[Socks5]\nBindAddress = 127.0.0.1:1080\n\n[http]\nBindAddress = 127.0.0.1:8080\n\n\
                         [TCPClientTunnel]\nBindAddress = 127.0.0.1:8081\nTarget = 192.168.77.2:80\n";
 
+/// A proxy by TLS, with the certificate of another test.
+const OVER_TLS: &str = "\n[http]\nBindAddress = 127.0.0.1:8443\nCertFile = /run/nobody/proxy.pem\n\
+                        KeyFile = /run/nobody/proxy.key\n";
+const CERTIFICATE: &str = include_str!("../../../proxy/tests/serve/certificates/proxy.pem");
+const KEY: &str = include_str!("../../../proxy/tests/serve/certificates/proxy.key");
+
 fn clients_get_in_as_nobody(program: Program) {
     let mut site = Site::new();
     site.answers(program);
     let host = &site.net.left;
     make_root(host);
     let file = "/run/nobody/wireproxy.conf";
-    site.write(file, &(site.tunnel() + SERVICES));
-    host.sh(&format!("chown 65534 {file}"));
+    site.write(file, &(site.tunnel() + SERVICES + OVER_TLS));
+    site.write("/run/nobody/proxy.pem", CERTIFICATE);
+    site.write("/run/nobody/proxy.key", KEY);
+    host.sh("chown 65534 /run/nobody/*");
     let capture = Capture::start(host, "eth0", "ip or ip6");
     let nobody = format!("{NOBODY} /run/bin-adit");
     let mut proxy = start(host, &nobody, &format!("-c {file}"));
@@ -184,6 +192,10 @@ fn clients_get_in_as_nobody(program: Program) {
         format!("-x http://127.0.0.1:8080 http://{NAME}/"),
         format!("--proxytunnel -x http://127.0.0.1:8080 http://{NAME}/"),
         "http://127.0.0.1:8081/".into(),
+        format!("-x https://127.0.0.1:8443 --proxy-cacert /run/nobody/proxy.pem http://{NAME}/"),
+        format!(
+            "--proxytunnel -x https://127.0.0.1:8443 --proxy-cacert /run/nobody/proxy.pem http://{NAME}/"
+        ),
     ] {
         assert_eq!(curl(host, &arguments), page(), "{arguments}");
     }

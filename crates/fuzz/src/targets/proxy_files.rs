@@ -45,9 +45,10 @@ pub(crate) fn run(input: &[u8]) {
     // 1. Nobody gets anywhere from elsewhere without a password, unless the file says so.
     let says_open = main.to_ascii_lowercase().contains("open");
     let is_open = |service: &ProxyService| match &service.kind {
-        ServiceKind::Socks5 { bind, credentials } | ServiceKind::Http { bind, credentials } => {
-            credentials.is_none() && !bind.is_local()
-        }
+        ServiceKind::Socks5 { bind, credentials }
+        | ServiceKind::Http {
+            bind, credentials, ..
+        } => credentials.is_none() && !bind.is_local(),
         ServiceKind::Sni { bind } => !bind.is_local(),
         _ => false,
     };
@@ -144,7 +145,18 @@ fn write_service(kind: &ServiceKind) -> String {
         ServiceKind::Socks5 { bind, credentials } => {
             format!("[Socks5]\n{}", given(bind, credentials))
         }
-        ServiceKind::Http { bind, credentials } => format!("[http]\n{}", given(bind, credentials)),
+        ServiceKind::Http {
+            bind,
+            credentials,
+            certificate,
+        } => {
+            let files = certificate.iter().map(|it| {
+                let (chain, key) = (it.chain.path.display(), it.key.path.display());
+                format!("CertFile = \"\"\"{chain}\"\"\"\nKeyFile = \"\"\"{key}\"\"\"\n")
+            });
+            let files: String = files.collect();
+            format!("[http]\n{}{files}", given(bind, credentials))
+        }
         ServiceKind::Sni { bind } => format!("[SNI]\n{}", given(bind, &None)),
         ServiceKind::TcpClient { bind, target } => {
             format!("[TCPClientTunnel]\nBindAddress = `{bind}`\nTarget = {target}\n")

@@ -23,8 +23,8 @@ use zeroize::Zeroizing;
 
 use ini::IniLine;
 pub use model::{
-    Bind, Credentials, EndpointHost, PeerPart, ProxyConfig, ProxyEndpoint, ProxyService, Resolve,
-    ServiceKind, TunnelPart,
+    Bind, CertificateFiles, Credentials, EndpointHost, NamedFile, PeerPart, ProxyConfig,
+    ProxyEndpoint, ProxyService, Resolve, ServiceKind, TunnelPart,
 };
 pub use scan::Environment;
 use scan::Scan;

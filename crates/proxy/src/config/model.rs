@@ -93,6 +93,24 @@ pub struct Credentials {
     pub password: Zeroizing<String>,
 }
 
+/// The files, in PEM, by which clients know a proxy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CertificateFiles {
+    /// The certificate, and those between it and one that clients trust.
+    pub chain: NamedFile,
+    /// Its private key.
+    pub key: NamedFile,
+}
+
+/// A file that another one names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamedFile {
+    /// The line that names it.
+    pub line: usize,
+    /// Where it is.
+    pub path: PathBuf,
+}
+
 /// Something that a proxy offers.
 #[derive(Debug)]
 pub struct ProxyService {
@@ -118,6 +136,8 @@ pub enum ServiceKind {
         bind: Bind,
         /// What they have to give.
         credentials: Option<Credentials>,
+        /// What the proxy shows them, if they speak TLS with it.
+        certificate: Option<CertificateFiles>,
     },
     /// A proxy for TLS, which takes the host from the client's SNI.
     Sni {

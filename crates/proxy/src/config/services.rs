@@ -6,8 +6,11 @@ use std::str::FromStr;
 
 use zeroize::Zeroizing;
 
-use super::model::{Bind, Credentials, ProxyEndpoint, ProxyService, Resolve, ServiceKind};
-use super::scan::{Scan, SectionPart};
+use super::model::{
+    Bind, CertificateFiles, Credentials, NamedFile, ProxyEndpoint, ProxyService, Resolve,
+    ServiceKind,
+};
+use super::scan::{KeyLine, Scan, SectionPart};
 use super::sections::ProxySection;
 use super::values;
 
@@ -72,7 +75,6 @@ impl ServiceReader {
         let before = self.wrong.len();
         let kind = match part.section {
             ProxySection::Socks5 | ProxySection::Http => {
-                self.refuse_certificates(part);
                 if ["Username", "Password"]
                     .iter()
                     .any(|key| part.wrong.contains(key))
@@ -80,13 +82,18 @@ impl ServiceReader {
                     return None;
                 }
                 let credentials = self.credentials(part);
+                let certificate = self.certificate(part);
                 let bind = self.value(part, "BindAddress", BIND, Bind::from_str);
                 let is_wrong = self.wrong.len() != before;
                 let bind = bind.filter(|_| !is_wrong)?;
                 self.check_open(part, &bind, credentials.is_some());
                 match part.section {
                     ProxySection::Socks5 => ServiceKind::Socks5 { bind, credentials },
-                    _ => ServiceKind::Http { bind, credentials },
+                    _ => ServiceKind::Http {
+                        bind,
+                        credentials,
+                        certificate,
+                    },
                 }
             }
             ProxySection::Sni => {
@@ -171,16 +178,25 @@ impl ServiceReader {
         }
     }
 
-    fn refuse_certificates(&mut self, part: &SectionPart) {
-        for key in ["CertFile", "KeyFile"] {
-            if let Some(found) = part.get(key) {
-                let text = format!(
-                    "[http] {key}: there is no TLS to clients here: bind 127.0.0.1 or unix:/path, and put a server \
-                     with TLS in front, such as stunnel or nginx (docs/wireproxy.md)"
-                );
-                self.wrong.push((found.line, text));
+    /// Both files, or none.
+    fn certificate(&mut self, part: &SectionPart) -> Option<CertificateFiles> {
+        let given = |key| part.get(key).filter(|found| !found.value.is_empty());
+        let file = |found: &KeyLine| NamedFile {
+            line: found.line,
+            path: found.value.as_str().into(),
+        };
+        let (there, missing) = match (given("CertFile"), given("KeyFile")) {
+            (Some(chain), Some(key)) => {
+                let (chain, key) = (file(chain), file(key));
+                return Some(CertificateFiles { chain, key });
             }
-        }
+            (None, None) => return None,
+            (Some(chain), None) => (chain, "KeyFile, the private key of the certificate"),
+            (None, Some(key)) => (key, "CertFile, the certificate of the key"),
+        };
+        let text = format!("[http] {} needs a {missing}: write both", there.key);
+        self.wrong.push((there.line, text));
+        None
     }
 
     fn credentials(&mut self, part: &SectionPart) -> Option<Credentials> {

@@ -101,7 +101,7 @@ fn the_whole_of_a_file_is_read() {
 fn each_service_is_read() {
     let services = services(
         "[Socks5]\nBindAddress = localhost:1080\n\
-         [HTTP]\nBindAddress = [::1]:8080\nUsername = peter\nPassword = `a#b;c`\n\
+         [HTTP]\nBindAddress = [::1]:8080\nUsername = peter\nPassword = `a#b;c`\nCertFile = /c.pem\nKeyFile = k.pem\n\
          [SNI]\nBindAddress = 127.0.0.1:443\n\
          [TCPClientTunnel]\nBindAddress = :25565\nTarget = play.example.net:25565\n\
          [TCPServerTunnel]\nListenPort = 3422\nTarget = localhost:25545\n\
@@ -117,9 +117,18 @@ fn each_service_is_read() {
             ServiceKind::Socks5 { bind, credentials } => {
                 format!("socks5 {bind} {}", credentials.is_some())
             }
-            ServiceKind::Http { bind, credentials } => {
+            ServiceKind::Http {
+                bind,
+                credentials,
+                certificate,
+            } => {
                 let given = credentials.as_ref().expect("a password");
-                format!("http {bind} {} {}", given.user, *given.password)
+                let files = certificate.as_ref().expect("a certificate");
+                let (chain, key) = (files.chain.path.display(), files.key.path.display());
+                format!(
+                    "http {bind} {} {} {chain} {key}",
+                    given.user, *given.password
+                )
             }
             ServiceKind::Sni { bind } => format!("sni {bind}"),
             ServiceKind::TcpClient { bind, target } => format!("tcp {bind} to {target}"),
@@ -144,7 +153,7 @@ fn each_service_is_read() {
         all,
         [
             "socks5 127.0.0.1:1080 false",
-            "http [::1]:8080 peter a#b;c",
+            "http [::1]:8080 peter a#b;c /c.pem k.pem",
             "sni 127.0.0.1:443",
             "tcp [::]:25565 to play.example.net:25565",
             "tcp inside 3422 to localhost:25545",
@@ -230,7 +239,12 @@ fn each_mistake_names_line_section_key_and_what_to_write() {
         (
             "[http]\nBindAddress = 127.0.0.1:1\nCertFile = /x\n",
             2,
-            "[http] CertFile: there is no TLS to clients here",
+            "[http] CertFile needs a KeyFile",
+        ),
+        (
+            "[http]\nBindAddress = 127.0.0.1:1\nCertFile =\nKeyFile = /x\n",
+            3,
+            "[http] KeyFile needs a CertFile",
         ),
         (
             "[http]\nBindAddress = 127.0.0.1:1\nBindAddress = 127.0.0.1:2\n",

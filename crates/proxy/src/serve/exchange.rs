@@ -376,7 +376,7 @@ impl HttpExchange {
 impl Drop for HttpExchange {
     fn drop(&mut self) {
         if let Some(peer) = self.peer.as_ref().filter(|_| self.down.is_cut()) {
-            reset(&peer.fd);
+            peer.cut();
         }
         if self.up.is_cut() {
             reset(&self.server);

@@ -3,16 +3,30 @@
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::http::answer;
 use super::report::RefusalReason;
 use super::secret::LoginCheck;
+use super::socket::reset;
 
 /// What stays of a client from one request to the next.
 pub(crate) struct HttpPeer {
     pub(crate) fd: OwnedFd,
     pub(crate) from: Option<SocketAddr>,
     pub(crate) login: Option<Arc<LoginCheck>>,
+    /// Set instead of a reset, where the socket is one of a pair.
+    pub(crate) is_cut: Option<Arc<AtomicBool>>,
+}
+
+impl HttpPeer {
+    /// Has the client see that what it got is not whole, once its socket is closed.
+    pub(crate) fn cut(&self) {
+        match &self.is_cut {
+            Some(is_cut) => is_cut.store(true, Ordering::Release),
+            None => reset(&self.fd),
+        }
+    }
 }
 
 /// The answer that tells a client why. Programs find the reason in Proxy-Status (RFC 9209 §2.3).

@@ -6,13 +6,16 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SocketFlags, SocketType, bind as bind_socket, listen, socket_with, sockopt,
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustls::ServerConfig;
 
+use super::certificate::read_certificate;
 use super::options::ServeError;
 use super::report::ServiceName;
 use super::secret::LoginCheck;
@@ -29,6 +32,8 @@ pub(crate) enum PreparedService {
         service: ServiceName,
         login: Option<LoginCheck>,
         target: Option<ProxyEndpoint>,
+        /// What clients are shown that speak TLS with the proxy, if they do.
+        tls: Option<Arc<ServerConfig>>,
     },
     /// A port of this host for datagrams.
     Datagrams {
@@ -68,7 +73,7 @@ pub struct ProxyListeners {
 ///
 /// # Errors
 ///
-/// [`ServeError::Bind`]: what was opened is closed again.
+/// [`ServeError::Bind`] and [`ServeError::File`]: what was opened is closed again.
 pub fn bind(services: &[ProxyService]) -> Result<ProxyListeners, ServeError> {
     raise_descriptor_limit();
     let mut listeners = ProxyListeners {
@@ -128,14 +133,26 @@ impl ProxyListeners {
                     service,
                     login: login.map(LoginCheck::new),
                     target: target.cloned(),
+                    tls: None,
                 })
             };
         match &service.kind {
             ServiceKind::Socks5 { bind, credentials } => {
                 listens(bind, ServiceName::Socks5, credentials.as_ref(), None)
             }
-            ServiceKind::Http { bind, credentials } => {
-                listens(bind, ServiceName::Http, credentials.as_ref(), None)
+            ServiceKind::Http {
+                bind,
+                credentials,
+                certificate,
+            } => {
+                let certificate = certificate.as_ref().map(read_certificate).transpose();
+                let certificate =
+                    certificate.map_err(|(line, why)| ServeError::File { line, why })?;
+                let mut prepared = listens(bind, ServiceName::Http, credentials.as_ref(), None)?;
+                if let PreparedService::Listens { tls, .. } = &mut prepared {
+                    *tls = certificate;
+                }
+                Ok(prepared)
             }
             ServiceKind::Sni { bind } => listens(bind, ServiceName::Sni, None, None),
             ServiceKind::TcpClient { bind, target } => {

@@ -5,6 +5,7 @@
 //! proxy is out of the way. Names are looked up by a few other threads.
 
 mod acceptor;
+mod certificate;
 mod closing;
 mod core;
 mod dial;
@@ -31,6 +32,7 @@ mod socket;
 pub mod socks5;
 mod socks_client;
 mod stdio;
+mod tls_client;
 mod udp_forward;
 mod udp_relay;
 
@@ -52,10 +54,12 @@ use self::pool::WaitingPool;
 use self::report::ServeReport;
 use self::secret::LoginCheck;
 use self::socks_client::SocksClient;
+use self::tls_client::{MakePlain, TlsClient};
 use self::udp_forward::{DatagramPort, UdpForward};
 use crate::config::{EndpointHost, ProxyEndpoint, Resolve};
 use crate::stack::Stack;
 
+pub use certificate::read_certificate;
 pub use listeners::{ProxyListeners, bind};
 pub use options::{
     InfoOptions, InfoPage, PageMaker, ServeError, ServeLimits, ServeOptions, StartHook, StdioHook,
@@ -196,10 +200,13 @@ fn begin(
             service,
             login,
             target,
+            tls,
         } => {
             let (login, target) = (login.map(Arc::new), target.map(Arc::new));
-            let make = move |arrival, core: &ServeCore| {
-                client(service, arrival, login.as_ref(), target.as_ref(), core)
+            let plain = plain(login.clone());
+            let make = move |arrival, core: &ServeCore| match &tls {
+                Some(config) => TlsClient::begin(arrival, config, Arc::clone(&plain), core),
+                None => client(service, arrival, login.as_ref(), target.as_ref(), core),
             };
             Box::new(Acceptor::new(fd, service, make))
         }
@@ -263,11 +270,25 @@ fn client(
                 fd: arrival.fd,
                 from: arrival.from,
                 login: login.cloned(),
+                is_cut: None,
             };
             Box::new(HttpClient::new(peer, false, core))
         }
         _ => Box::new(ForwardClient::new(arrival, target.cloned(), core)),
     }
+}
+
+/// A client of HTTP behind one that speaks TLS.
+fn plain(login: Option<Arc<LoginCheck>>) -> MakePlain {
+    Arc::new(move |end, core| {
+        let peer = HttpPeer {
+            fd: end.fd,
+            from: end.from,
+            login: login.clone(),
+            is_cut: Some(end.is_cut),
+        };
+        Box::new(HttpClient::new(peer, false, core))
+    })
 }
 
 #[cfg(test)]

@@ -92,6 +92,13 @@ pub enum ServeError {
         /// Why it could not.
         error: io::Error,
     },
+    /// A file that the proxy's file names is not what it should be.
+    File {
+        /// The line that names it.
+        line: usize,
+        /// Section, key and path, and what is wrong.
+        why: String,
+    },
     /// A port inside the tunnel could not be had.
     Inner {
         /// The line of the file that asks for it.
@@ -120,6 +127,10 @@ impl fmt::Display for ServeError {
                     _ => "",
                 })
             }
+            Self::File { line, why } => {
+                in_line(*line, f)?;
+                f.write_str(why)
+            }
             Self::Inner { line, port, error } => {
                 in_line(*line, f)?;
                 write!(f, "cannot have port {port} inside the tunnel: {error}")
@@ -141,6 +152,7 @@ impl std::error::Error for ServeError {
         match self {
             Self::Bind { error, .. } | Self::Host(error) => Some(error),
             Self::Inner { error, .. } => Some(error),
+            Self::File { .. } => None,
         }
     }
 }

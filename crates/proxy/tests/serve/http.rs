@@ -13,6 +13,7 @@ pub(crate) fn http() -> ServiceKind {
     ServiceKind::Http {
         bind: any_port(),
         credentials: None,
+        certificate: None,
     }
 }
 
@@ -76,6 +77,7 @@ fn a_password_is_asked_for_and_not_forwarded() {
     let place = Place::new(vec![ServiceKind::Http {
         bind: any_port(),
         credentials: credentials(),
+        certificate: None,
     }]);
     serve(&place, 80, |mut from| {
         let seen = request_head(&mut from);

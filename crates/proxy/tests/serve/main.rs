@@ -10,6 +10,7 @@ mod http_bodies;
 mod info;
 mod limits;
 mod socks;
+mod tls;
 mod udp;
 
 use std::io::{Read, Write};
