@@ -431,12 +431,13 @@ fn metrics(roff: &mut Roff) {
         "`wireguard_sent_bytes_total`, `wireguard_received_bytes_total` and `wireguard_latest_handshake_seconds` have the \
          names and labels of prometheus_wireguard_exporter; `friendly_name` is the name of adit-show(8). What begins with \
          `adit_` has the reasons and results of adit-show(8) as labels. `adit_interface_answers` is 0 for an interface \
-         whose process does not answer, or does not answer this user.",
+         whose process does not answer, or does not answer this user. `adit_agent_` begins those of adit-agent(8), as \
+         `adit_agent_works`: 0 while it cannot read its source whole or cannot change the interface.",
     );
     paragraph(
         roff,
         "It needs no root: a member of the group that the process of an interface was given with `--status-group` or \
-         ADIT_STATUS_GROUP may read the status. At most 16 connections are answered at a time; the oldest without a request \
+         ADIT_STATUS_GROUP, and that of an agent, may read the status. At most 16 connections are answered at a time; the oldest without a request \
          makes room for a new one. Over TCP, requests are answered where their header Host has an address, `localhost`, the \
          name of the system or of `--listen`, or a name of `--host`.",
     );

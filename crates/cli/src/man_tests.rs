@@ -305,6 +305,8 @@ fn every_field_of_an_agents_status_stands_in_its_page() {
         refusals: vec![adit_fleet::RefusedRecord {
             record: String::new(),
             reason: String::new(),
+            public_key: Some(String::new()),
+            name: Some(String::new()),
         }],
         ..adit_fleet::AgentStatus::default()
     };

@@ -3,17 +3,21 @@
 //! Counters of peers have the names and labels of MindFlavor's prometheus_wireguard_exporter; what
 //! only Adit tells begins with `adit_`.
 
+mod agents;
 mod http;
 mod page;
 pub(crate) mod proxy;
 
 use std::collections::BTreeMap;
 use std::io;
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use adit_ctl::status::{BatchesJson, EngineJson, InterfaceJson, PeerRef, TrainsJson, WaitingJson};
+use adit_fleet::AgentStatus;
 
-use crate::cli::{self, MetricsArgs};
+use crate::agent;
+use crate::cli::{self, AGENT_DIR, MetricsArgs};
 use crate::failure::{Context, Result, say};
 use crate::metrics::http::Put;
 use crate::metrics::page::{Metric, Page, push_escaped, push_label};
@@ -56,6 +60,7 @@ struct Collected {
     /// Interfaces without an answer.
     silent: Vec<String>,
     peers: Vec<Arc<PeerNumbers>>,
+    agents: Vec<AgentStatus>,
 }
 
 /// The numbers of a peer.
@@ -82,6 +87,8 @@ fn collect(watched: &mut Watched<PeerNumbers>) -> Collected {
         say!("adit: {}", unanswered.error);
         collected.silent.push(unanswered.interface);
     }
+    // Who may not read them has none.
+    collected.agents = agent::all(Path::new(AGENT_DIR));
     collected
 }
 
@@ -156,6 +163,7 @@ impl Collected {
         for name in &self.silent {
             up.line(&[("interface", name)], 0);
         }
+        agents::render(&mut page, &self.agents);
         page.finish()
     }
 }

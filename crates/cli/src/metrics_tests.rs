@@ -4,6 +4,8 @@ use adit_ctl::status::{
     BatchesJson, EngineJson, FailureJson, InterfaceJson, PeerJson, TrainsJson, WaitingJson,
 };
 
+use adit_fleet::{AgentStatus, SourceState};
+
 use super::page::push_number;
 use super::{Collected, Look};
 
@@ -62,6 +64,15 @@ fn metrics_have_the_exporters_names_and_labels_and_more() {
         peers: None,
     });
     collected.silent.push("wg1".into());
+    collected.agents.push(AgentStatus {
+        interface: "wg2".into(),
+        is_running: true,
+        state: SourceState::Listed,
+        records: 9,
+        refused: 2,
+        applied: 7,
+        ..AgentStatus::default()
+    });
     let mut text = Vec::new();
     let put = &mut |piece: &[u8]| {
         text.extend_from_slice(piece);
@@ -88,6 +99,11 @@ fn metrics_have_the_exporters_names_and_labels_and_more() {
         "adit_waiting{interface=\"wg0\",what=\"staged_frames\"} 2".into(),
         "adit_interface_answers{interface=\"wg0\"} 1".into(),
         "adit_interface_answers{interface=\"wg1\"} 0".into(),
+        "adit_agent_up{interface=\"wg2\"} 1".into(),
+        "adit_agent_works{interface=\"wg2\"} 1".into(),
+        "adit_agent_records{interface=\"wg2\"} 9".into(),
+        "adit_agent_refused_records{interface=\"wg2\"} 2".into(),
+        "adit_agent_peers{interface=\"wg2\"} 7".into(),
     ] {
         assert!(text.lines().any(|other| other == line), "{line} in\n{text}");
     }
@@ -97,7 +113,8 @@ fn metrics_have_the_exporters_names_and_labels_and_more() {
         .find(|line| line.starts_with(latency))
         .expect("a line");
     assert!(latency.ends_with(" 1.002003"), "{latency}");
-    // What a peer has not is left out.
+    // What a peer has not is left out, and what an agent has not.
+    assert!(!text.contains("adit_agent_last_list_timestamp_seconds{"));
     assert!(!text.contains("last_attempt_timestamp_seconds{"));
     for reason in ["reason=\"replayed\"} 3", "reason=\"no_answer\"} 1"] {
         assert!(text.contains(reason), "{reason}");

@@ -229,6 +229,11 @@ impl RecordList {
         &self.refused
     }
 
+    /// A record that is refused for what others have, not for itself.
+    pub fn waiting(&self, id: &RecordId) -> Option<&PeerRecord> {
+        self.claims.get(id)?.waiting.as_ref()
+    }
+
     /// Finds out which of the records that wait hold now: those of `changed`, and those that wait for them.
     fn settle(&mut self, changed: BTreeSet<RecordId>, mut round: Round) -> BTreeSet<PublicKey> {
         let mut next: Vec<RecordId> = changed.into_iter().collect();

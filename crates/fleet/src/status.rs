@@ -62,4 +62,10 @@ pub struct RefusedRecord {
     pub record: String,
     /// Why.
     pub reason: String,
+    /// The public key of its peer, if the record itself is good.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub public_key: Option<String>,
+    /// What it calls the peer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
 }

@@ -352,6 +352,8 @@ const AGENT: &[Call] = calls![
     SYS_clone3,
     SYS_connect,
     SYS_exit_group,
+    SYS_fchmod: Mode,
+    SYS_fchown,
     SYS_fcntl,
     SYS_fstat,
     SYS_getdents64,

@@ -85,8 +85,8 @@ const OF_HELPER: [u64; 5] = [0x4004_54ca, 0x54e3, 0x8004_54e0, 0x8004_54e1, 0x89
 /// `SO_RCVTIMEO` and `SO_SNDTIMEO`, in both forms of asm-generic/socket.h.
 const TIMEOUTS: [u64; 4] = [20, 21, 66, 67];
 
-/// Modes of sockets.
-const MODES: [u64; 2] = [0o600, 0o660];
+/// Modes of sockets, and of a status that a group may read.
+const MODES: [u64; 3] = [0o600, 0o640, 0o660];
 
 const fn flags(flags: libc::c_int) -> u64 {
     flags.cast_unsigned() as u64

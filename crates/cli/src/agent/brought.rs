@@ -9,9 +9,9 @@
 //! A line is added before a peer is brought, and after it was removed. It is rewritten when a process begins.
 
 use std::collections::HashMap;
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 
 use adit_ctl::keys::public_from_base64;
@@ -105,7 +105,7 @@ impl BroughtFile {
         for (key, id) in brought {
             text += &format!("+ {key} {id}\n");
         }
-        replace(path, text.as_bytes())
+        replace(path, text.as_bytes(), None)
     }
 }
 
@@ -126,8 +126,9 @@ pub(crate) fn brought_to(interface: &str) -> Result<HashMap<PublicKey, RecordId>
     }
 }
 
-/// Puts a file in the place of another, which stays if that fails. It is open to be added to.
-pub(super) fn replace(path: &Path, bytes: &[u8]) -> io::Result<File> {
+/// Puts a file in the place of another, which stays if that fails. It is open to be added to. The group, if there is
+/// one, may read it.
+pub(super) fn replace(path: &Path, bytes: &[u8], group: Option<u32>) -> io::Result<File> {
     let next = path.with_added_extension("next");
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(true).mode(0o600);
@@ -135,6 +136,7 @@ pub(super) fn replace(path: &Path, bytes: &[u8]) -> io::Result<File> {
     let mut file = options.custom_flags(no_link).open(&next)?;
     let replaced = file
         .write_all(bytes)
+        .and_then(|()| share(&file, group))
         .and_then(|()| std::fs::rename(&next, path));
     if replaced.is_err() {
         // It may be what fills the disk.
@@ -143,14 +145,23 @@ pub(super) fn replace(path: &Path, bytes: &[u8]) -> io::Result<File> {
     replaced.map(|()| file)
 }
 
-/// The file by which an agent has an interface for itself.
-pub(super) fn lock_of(dir: &Path, interface: &str) -> std::io::Result<File> {
+/// Lets a group read a file.
+fn share(file: &File, group: Option<u32>) -> io::Result<()> {
+    if group.is_some() {
+        fchown(file, None, group)?;
+        file.set_permissions(Permissions::from_mode(0o640))?;
+    }
+    Ok(())
+}
+
+/// The file by which an agent has an interface for itself. Who may read the status sees by it whether there is one.
+pub(super) fn lock_of(dir: &Path, interface: &str, group: Option<u32>) -> std::io::Result<File> {
     let path = dir.join(format!("{interface}.lock"));
-    File::options()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .open(path)
+    let mut options = OpenOptions::new();
+    options.create(true).truncate(false).write(true).mode(0o600);
+    let lock = options.open(path)?;
+    share(&lock, group)?;
+    Ok(lock)
 }
 
 /// Whether an agent serves the interface.

@@ -23,8 +23,9 @@ pub(crate) mod program;
 mod report;
 mod worker;
 
+use std::fs::Permissions;
 use std::io::ErrorKind;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt, chown};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
@@ -35,9 +36,10 @@ use signal_hook::iterator::Signals;
 
 pub(crate) use self::brought::brought_to;
 use self::news::BEGIN_ANEW;
-pub(crate) use self::report::FIELDS;
+pub(crate) use self::report::{FIELDS, all, status_of};
 use crate::cli::{AgentArgs, AgentCommand, ServeAgentArgs};
 use crate::failure::{Context, Result, bail};
+use crate::run::status_group;
 
 pub(crate) fn agent(args: &AgentArgs) -> Result<ExitCode> {
     match (&args.command, &args.serve) {
@@ -50,7 +52,7 @@ pub(crate) fn agent(args: &AgentArgs) -> Result<ExitCode> {
 
 /// Starts the process that does the work, as often as it asks for that.
 fn supervise(args: &ServeAgentArgs) -> Result<ExitCode> {
-    make_folder(&args.state)?;
+    make_folder(&args.state, args.status_group.as_deref())?;
     let _ = rustix::thread::set_name(c"adit-supervisor");
     // Without handlers they do nothing to the first process of a container.
     let signals = Signals::new([SIGTERM, SIGINT, SIGCHLD]);
@@ -103,10 +105,16 @@ fn end_of(mut worker: Child, signals: &mut Signals) -> std::io::Result<Option<Ex
     }
 }
 
-fn make_folder(path: &Path) -> Result<()> {
+/// Makes the folder for what was brought, where there is none. The group gets to the status in it.
+fn make_folder(path: &Path, group: Option<&str>) -> Result<()> {
+    let group = status_group(group)?;
     let made = std::fs::DirBuilder::new().mode(0o700).create(path);
     match made {
-        Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
-        made => made.context(|| format!("cannot make {}", path.display())),
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+        made => made.context(|| format!("cannot make {}", path.display()))?,
     }
+    let Some(group) = group else { return Ok(()) };
+    let given = chown(path, None, Some(group))
+        .and_then(|()| std::fs::set_permissions(path, Permissions::from_mode(0o750)));
+    given.context(|| format!("cannot give {} to the group {group}", path.display()))
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use adit_ctl::text::printable_json;
-use adit_fleet::{AgentStatus, MAX_REFUSALS, SourceState};
+use adit_fleet::{AgentStatus, MAX_REFUSALS, RecordList, RefusedRecord, SourceState};
 
 use super::brought::{is_running, replace};
 use crate::cli::{self, AgentStatusArgs};
@@ -45,6 +45,14 @@ pub(crate) const FIELDS: &[(&str, &str)] = &[
     ),
     ("refusals[].reason", "Why it is refused."),
     (
+        "refusals[].public_key",
+        "The public key of its peer. Absent where the record itself is wrong.",
+    ),
+    (
+        "refusals[].name",
+        "What it calls the peer. Absent where it does not, or is wrong itself.",
+    ),
+    (
         "last_list",
         "When the last whole list was complete: seconds since the Unix epoch. Absent before the first.",
     ),
@@ -54,27 +62,50 @@ pub(super) fn path(dir: &Path, interface: &str) -> PathBuf {
     dir.join(format!("{interface}.json"))
 }
 
-/// Puts the status in the place of the last one.
-pub(super) fn write(dir: &Path, status: &AgentStatus) -> std::io::Result<()> {
+/// Puts the status in the place of the last one, for a group to read.
+pub(super) fn write(dir: &Path, status: &AgentStatus, group: Option<u32>) -> std::io::Result<()> {
     let text = serde_json::to_string(status)?;
-    replace(&path(dir, &status.interface), (text + "\n").as_bytes()).map(drop)
+    let path = path(dir, &status.interface);
+    replace(&path, (text + "\n").as_bytes(), group).map(drop)
 }
 
-pub(super) fn print(args: &AgentStatusArgs) -> Result<()> {
-    let path = path(&args.state, &args.interface);
+/// What the agent of an interface tells of itself, or told last; `None` if there was none.
+///
+/// # Errors
+///
+/// It cannot be read.
+pub(crate) fn status_of(dir: &Path, interface: &str) -> Result<Option<AgentStatus>> {
+    let path = path(dir, interface);
     let text = match std::fs::read(&path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => bail!(
-            State,
-            "no agent has served {name}: `adit agent {name} --source dir:PATH` starts one",
-            name = args.interface
-        ),
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         text => text.context(|| format!("cannot read {}", path.display()))?,
     };
     let status: AgentStatus = serde_json::from_slice(&text)
         .context(|| format!("{} is no status of an agent", path.display()))?;
-    let status = AgentStatus {
-        is_running: is_running(&args.state, &args.interface),
+    Ok(Some(AgentStatus {
+        is_running: is_running(dir, interface),
         ..status
+    }))
+}
+
+/// What all agents tell of themselves, or told last, as far as it can be read.
+pub(crate) fn all(dir: &Path) -> Vec<AgentStatus> {
+    let found = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    let mut names: Vec<String> = found
+        .filter_map(|file| Some(file.file_name().to_str()?.strip_suffix(".json")?.to_owned()))
+        .collect();
+    names.sort_unstable();
+    let of_name = |name: &String| status_of(dir, name).ok().flatten();
+    names.iter().filter_map(of_name).collect()
+}
+
+pub(super) fn print(args: &AgentStatusArgs) -> Result<()> {
+    let Some(status) = status_of(&args.state, &args.interface)? else {
+        bail!(
+            State,
+            "no agent has served {name}: `adit agent {name} --source dir:PATH` starts one",
+            name = args.interface
+        );
     };
     let text = match args.json {
         true => {
@@ -133,14 +164,17 @@ fn told(status: &AgentStatus) -> String {
 }
 
 /// The first refusals of all.
-pub(super) fn first_refusals(
-    refused: &std::collections::BTreeMap<adit_fleet::RecordId, String>,
-) -> Vec<adit_fleet::RefusedRecord> {
-    let refused = refused.iter().take(MAX_REFUSALS);
+pub(super) fn first_refusals(list: &RecordList) -> Vec<RefusedRecord> {
+    let refused = list.refused().iter().take(MAX_REFUSALS);
     refused
-        .map(|(record, reason)| adit_fleet::RefusedRecord {
-            record: record.to_string(),
-            reason: reason.clone(),
+        .map(|(id, reason)| {
+            let record = list.waiting(id);
+            RefusedRecord {
+                record: id.to_string(),
+                reason: reason.clone(),
+                public_key: record.map(|it| it.public_key.to_string()),
+                name: record.and_then(|it| it.name.clone()),
+            }
         })
         .collect()
 }

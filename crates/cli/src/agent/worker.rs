@@ -21,6 +21,7 @@ use super::news::{AgentNews, BEGIN_ANEW, InterfaceNews, NewsSender, PAUSE, Sourc
 use super::{follow, report};
 use crate::cli::{AgentSource, ServeAgentArgs};
 use crate::failure::{Context, Result, bail, say};
+use crate::run::{join_group, status_group};
 use crate::show::now;
 
 /// Messages that wait: threads that tell of more wait themselves.
@@ -41,7 +42,8 @@ pub(super) fn work(args: &ServeAgentArgs) -> Result<ExitCode> {
     with_parent.context(|| "cannot be told of the parent's end".into())?;
     let _ = rustix::thread::set_name(c"adit-agent");
     adit_sandbox::register("adit-agent");
-    let lock = lock_of(&args.state, name);
+    let group = status_group(args.status_group.as_deref())?;
+    let lock = lock_of(&args.state, name, group);
     let lock = lock.context(|| format!("cannot write to {}", args.state.display()))?;
     let until = Instant::now() + TO_END;
     while lock.try_lock().is_err() {
@@ -72,6 +74,7 @@ pub(super) fn work(args: &ServeAgentArgs) -> Result<ExitCode> {
         applier,
         status,
         state_dir: args.state.clone(),
+        group,
         key_dir: args.psk_dir.clone(),
         with_keys: HashMap::new(),
         told: HashMap::new(),
@@ -90,6 +93,8 @@ pub(super) fn work(args: &ServeAgentArgs) -> Result<ExitCode> {
             OpenSource::Exec(started.context(|| "cannot start a process".into())?)
         }
     };
+    // Not before: a program gets no further group.
+    join_group(group);
     // From now on its events tell.
     worker.status.is_up = false;
     if args.has_sandbox() {
@@ -127,6 +132,8 @@ struct AgentWorker {
     applier: Applier,
     status: AgentStatus,
     state_dir: PathBuf,
+    /// Who may read the status.
+    group: Option<u32>,
     key_dir: Option<PathBuf>,
     /// The records that name a file with a preshared key.
     with_keys: HashMap<RecordId, PeerRecord>,
@@ -421,12 +428,12 @@ impl AgentWorker {
             records: list.known(),
             applied: self.reconciler.applied(),
             refused: list.refused().len(),
-            refusals: report::first_refusals(list.refused()),
+            refusals: report::first_refusals(list),
             ..self.status.clone()
         };
         let is_new = self.written.as_ref() != Some(&new);
         if is_new {
-            let written = report::write(&self.state_dir, &new);
+            let written = report::write(&self.state_dir, &new, self.group);
             let error = written
                 .err()
                 .map(|error| format!("cannot write the status: {error}"));

@@ -46,6 +46,10 @@ pub(crate) struct ServeAgentArgs {
     /// Where to keep what was brought, and the status
     #[arg(long, value_name = "DIR", default_value = AGENT_DIR)]
     pub(crate) state: PathBuf,
+    /// Let the members of this group, a name or a number, read the status, for `adit metrics` without root;
+    /// ADIT_STATUS_GROUP says the same
+    #[arg(long, value_name = "GROUP")]
+    pub(crate) status_group: Option<String>,
     /// Keep all rights, for a debugger or where the sandbox is in the way, as ADIT_NO_SANDBOX=1 does: see
     /// SECURITY.md
     // Not by `env`: the variable alone would have `adit agent status` miss the other arguments.

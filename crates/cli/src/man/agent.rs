@@ -119,7 +119,7 @@ pub(super) fn status(roff: &mut Roff) {
 fn files(roff: &mut Roff) {
     let state = (
         "/run/adit-agent/INTERFACE.peers, INTERFACE.json",
-        "What was brought, and the status. A container that is replaced while the interface goes on needs this folder from \
+        "What was brought, and the status, which the group of `--status-group` may read. A container that is replaced while the interface goes on needs this folder from \
          the one before it.",
     );
     list(roff, "FILES", [state, CONTROL_SOCKET]);

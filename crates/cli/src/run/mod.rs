@@ -33,6 +33,7 @@ pub(crate) use background::{notify_systemd, start as start_in_background, start_
 
 use self::events::{MainEvent, MainEvents};
 use self::hand_over::{HandOverListener, Me, give};
+pub(crate) use self::process::join_group;
 use self::process::{Children, Given, ServingProcess};
 use crate::cli::RunArgs;
 use crate::demo::status_directory;
@@ -171,7 +172,7 @@ fn start(args: &RunArgs, sender: events::EventSender, starter: &Starter) -> Resu
             args.interfaces.len()
         );
     }
-    let group = status_group(args)?;
+    let group = status_group(args.status_group.as_deref())?;
     let settings = (allowed, threads);
     let (children, process) =
         ServingProcess::new(sender, level, settings, args, (group, args.names))?;
@@ -207,7 +208,7 @@ fn take_over(
     sender: events::EventSender,
     starter: &Starter,
 ) -> Result<BegunProcess> {
-    let group = status_group(args)?;
+    let group = status_group(args.status_group.as_deref())?;
     // Until the other process has let go, what this one has is not its own: it must take nothing
     // down when it fails.
     std::panic::set_hook(Box::new(|panic| {
@@ -275,9 +276,9 @@ fn wait(
 
 /// The group whose members may read the status: of the command line or the environment, by name
 /// or number.
-fn status_group(args: &RunArgs) -> Result<Option<u32>> {
+pub(crate) fn status_group(given: Option<&str>) -> Result<Option<u32>> {
     let from_env = || std::env::var("ADIT_STATUS_GROUP").ok();
-    let Some(group) = args.status_group.clone().or_else(from_env) else {
+    let Some(group) = given.map(str::to_owned).or_else(from_env) else {
         return Ok(None);
     };
     if group.is_empty() {

@@ -28,7 +28,8 @@ use super::watch::{self, Looks};
 use super::{LogLevel, answer};
 use crate::cli::RunArgs;
 use crate::failure::{Context, Failure, Result, bail};
-use helping::{Helping, folders, join_group, status_dir};
+pub(crate) use helping::join_group;
+use helping::{Helping, folders, status_dir};
 
 /// The MTU of an interface that this process makes, as of wireguard-go's: what fits 1500 bytes
 /// behind IPv6, UDP and WireGuard's own header and tag. The TUN driver's 1500 would make two

@@ -60,6 +60,15 @@ causes! {
     NoPeer => "no_peer":
         "`wg show wg0 peers` does not list it.",
         "`adit add wg0 PUBLIC-KEY --endpoint ADDRESS:PORT`";
+    /// The agent of the interface refuses the record of the peer.
+    RecordRefused => "record_refused":
+        "`adit agent status wg0` has a line for the record.",
+        "what the line says, in the record";
+    /// An agent brings the peers of the interface, and has not brought this one: it does not run, cannot read its
+    /// source, or found no such record there.
+    NotBrought => "not_brought":
+        "`wg show wg0 peers` does not list it; `adit agent status wg0` says how the agent is.",
+        "`systemctl restart adit-agent@wg0`, or add the record to the source";
     /// The peer has the public key of this interface, which ignores it.
     OwnKey => "own_key":
         "The file has the peer, and `wg show wg0 peers` does not.",

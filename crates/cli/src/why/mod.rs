@@ -6,6 +6,7 @@
 //!    session, outside if not.
 //! 4. Concludes (`diagnose.rs`), and prints (`report.rs`).
 
+mod agent;
 mod attempt;
 mod beyond;
 pub(crate) mod blocks;
@@ -223,6 +224,9 @@ fn choose<'a>(
             .run(format!("adit edit {name}")));
     }
     if peers.is_empty() {
+        if let Some(finding) = agent::missing(name, args.peer.as_deref()) {
+            return Err(finding);
+        }
         let text = match &args.peer {
             Some(words) => format!("{name} has no peer {words}"),
             None => format!("{name} has no peers"),

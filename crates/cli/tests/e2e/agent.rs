@@ -500,9 +500,58 @@ fn a_bad_record_is_refused_with_its_reason_and_the_others_hold() {
     for said in [text, hub.log()] {
         assert!(!said.contains(&secret), "{said}");
     }
+    // So it is told to whoever misses the peer.
+    let why = |words: &str| {
+        let told = left.try_sh(&format!("{} why wg0 {words}", adit()));
+        assert!(!told.ok());
+        told.stdout
+    };
+    let told = why("overlaps");
+    let refused = format!("refuses the record overlaps.conf of dir:{PEERS}: ");
+    assert!(told.contains(&refused), "{told}");
+    assert!(why("nobody").contains("has no record of a peer nobody"));
+    hub.kill();
+    assert!(why("nobody").contains("no agent brings them now"));
+    hub.start(&[]);
     // What stood in the way goes.
     hub.left().sh(&format!("rm {PEERS}/phone.conf"));
     hub.becomes(&[("applied", 2.into())]);
+}
+
+#[test]
+fn a_group_reads_how_an_agent_is_and_nothing_else() {
+    if !only_adit() {
+        return;
+    }
+    let mut hub = Hub::new(&format!("dir:{PEERS}"));
+    hub.put("phone", &hub.phone());
+    hub.put("bad", "junk\n");
+    hub.start(&["--status-group", "4242"]);
+    hub.becomes(&[("applied", 1.into())]);
+    let left = hub.world.left().clone();
+    let metrics = |group: u32| {
+        let user = format!("setpriv --reuid 65534 --regid 65534 --groups {group}");
+        let secret = left.try_sh(&format!("{user} cat /run/adit-agent/wg0.peers"));
+        assert!(!secret.ok(), "{}", secret.stdout);
+        left.sh(&format!("{user} {} metrics 2> /dev/null", adit()))
+    };
+    let told = metrics(4242);
+    for line in [
+        "adit_agent_up{interface=\"wg0\"} 1",
+        "adit_agent_works{interface=\"wg0\"} 1",
+        "adit_agent_records{interface=\"wg0\"} 2",
+        "adit_agent_refused_records{interface=\"wg0\"} 1",
+        "adit_agent_peers{interface=\"wg0\"} 1",
+    ] {
+        assert!(told.lines().any(|other| other == line), "{line} in {told}");
+    }
+    assert!(!metrics(4243).contains("adit_agent"));
+    // Also of a status that is new since the sandbox began, and where there is no agent.
+    left.sh(&format!("rm -r {PEERS}"));
+    hub.becomes(&[("state", "failing".into())]);
+    assert!(metrics(4242).contains("\nadit_agent_works{interface=\"wg0\"} 0\n"));
+    hub.kill();
+    assert!(metrics(4242).contains("\nadit_agent_up{interface=\"wg0\"} 0\n"));
 }
 
 #[test]

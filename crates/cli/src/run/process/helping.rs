@@ -42,7 +42,7 @@ impl Drop for Helping {
 }
 
 /// A member of the group of the status sockets may give them to it without a capability.
-pub(super) fn join_group(group: Option<u32>) {
+pub(crate) fn join_group(group: Option<u32>) {
     if let (Some(group), Ok(mut groups)) = (group.map(Gid::from_raw), getgroups())
         && !groups.contains(&group)
     {

@@ -1,0 +1,52 @@
+//! What agents tell of themselves.
+
+use adit_fleet::{AgentStatus, SourceState};
+
+use super::page::{Metric, Page};
+
+type OfAgent = fn(&AgentStatus) -> Option<u64>;
+
+/// Metrics of one number for each agent: name, help.
+const OF_AGENTS: [(&str, &str, OfAgent); 6] = [
+    (
+        "adit_agent_up",
+        "Whether an agent serves the interface (1) or has ended (0)",
+        |it| Some(it.is_running.into()),
+    ),
+    (
+        "adit_agent_works",
+        "Whether the agent has read its source whole, can read it, and can change the interface (1) or not (0)",
+        |it| Some((it.state == SourceState::Listed && it.failure.is_none()).into()),
+    ),
+    (
+        "adit_agent_records",
+        "Records of the source, good and bad",
+        |it| Some(it.records as u64),
+    ),
+    (
+        "adit_agent_refused_records",
+        "Records that are refused",
+        |it| Some(it.refused as u64),
+    ),
+    (
+        "adit_agent_peers",
+        "Peers of the interface that come from the source",
+        |it| Some(it.applied as u64),
+    ),
+    (
+        "adit_agent_last_list_timestamp_seconds",
+        "When the last whole list of the source was complete",
+        |it| it.last_list,
+    ),
+];
+
+pub(super) fn render(page: &mut Page<'_>, agents: &[AgentStatus]) {
+    for (name, help, of) in OF_AGENTS.iter().filter(|_| !agents.is_empty()) {
+        let mut metric = Metric::new(page, name, "gauge", help);
+        for agent in agents {
+            if let Some(value) = of(agent) {
+                metric.line(&[("interface", &agent.interface)], value);
+            }
+        }
+    }
+}
