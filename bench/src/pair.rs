@@ -113,17 +113,18 @@ impl LinkedHosts {
     }
 
     /// Builds the hosts, and only b's end of a tunnel of `entry`: a program at a has the other one, at
-    /// [`Self::endpoint`], with the public key `near`. Also gives b's daemon and its public key.
+    /// [`Self::endpoint`], with the public key that `near` gives, which is told that of b. Also gives b's daemon.
     pub(crate) fn with_far_end(
         entry: &Entry,
-        near: &PublicKey,
-    ) -> Result<(Self, Process, PublicKey), Failure> {
+        near: impl FnOnce(&Self, &PublicKey) -> Result<PublicKey, Failure>,
+    ) -> Result<(Self, Process), Failure> {
         let direct = Implementation::Direct;
         let pair = Self::linked(direct, Placement::Free, Family::V4, "cubic", TUNNEL_MTU)?;
         let far = daemon::start(&pair.b, entry, TUNNEL)?;
         let keys = Keys::new()?;
-        pair.configure(&pair.b, &keys, near, [1, 0])?;
-        Ok((pair, far, keys.public))
+        let near = near(&pair, &keys.public)?;
+        pair.configure(&pair.b, &keys, &near, [1, 0])?;
+        Ok((pair, far))
     }
 
     /// Two hosts with a link, and no tunnel yet.

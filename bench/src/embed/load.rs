@@ -1,7 +1,6 @@
 //! What programs do that take and send streams. [`stacks`](super::stacks) says what is at which port.
 
 use std::io::{self, Read, Write};
-use std::net::Shutdown;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -17,23 +16,16 @@ const INTERVAL: Duration = Duration::from_millis(5);
 /// For connections, and for what is on its way at the end.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
+/// The last byte of a stream, which has no other like it. Its end would not do: some proxies end both directions with
+/// one.
+const LAST: u8 = 1;
+
 /// A TCP connection, of a program's own stack or of the kernel's.
-pub(super) trait Stream: Read + Write + Send + 'static {
-    /// Nothing more is written.
-    fn end_writing(&self) -> io::Result<()>;
-}
+pub(super) trait Stream: Read + Write + Send + 'static {}
 
-impl Stream for adit::net::TcpStream {
-    fn end_writing(&self) -> io::Result<()> {
-        self.shutdown(Shutdown::Write)
-    }
-}
+impl Stream for adit::net::TcpStream {}
 
-impl Stream for std::net::TcpStream {
-    fn end_writing(&self) -> io::Result<()> {
-        self.shutdown(Shutdown::Write)
-    }
-}
+impl Stream for std::net::TcpStream {}
 
 /// What becomes of a stream that was accepted.
 type Serve<S> = fn(S) -> io::Result<()>;
@@ -59,16 +51,19 @@ pub(super) fn serve<S: Stream, E>(accept: impl Fn(u16) -> Result<S, E> + Sync) {
     });
 }
 
-/// Reads a stream to its end, and answers its length.
+/// Reads a stream to its last byte, and answers its length.
 fn take<S: Stream>(mut stream: S) -> io::Result<()> {
     let (mut buffer, mut count) = (vec![0; BLOCK], 0_u64);
     loop {
-        match stream.read(&mut buffer)? {
-            0 => break,
-            len => count += len as u64,
+        let len = match stream.read(&mut buffer)? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            len => len,
+        };
+        count += len as u64;
+        if buffer[len - 1] == LAST {
+            return stream.write_all(&count.to_be_bytes());
         }
     }
-    stream.write_all(&count.to_be_bytes())
 }
 
 fn send_back<S: Stream>(mut stream: S) -> io::Result<()> {
@@ -148,7 +143,7 @@ fn send<S: Stream>(mut stream: S, end: Instant) -> io::Result<u64> {
     while Instant::now() < end {
         stream.write_all(&buffer)?;
     }
-    stream.end_writing()?;
+    stream.write_all(&[LAST])?;
     let mut count = [0; 8];
     stream.read_exact(&mut count)?;
     Ok(u64::from_be_bytes(count))

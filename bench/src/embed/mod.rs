@@ -2,7 +2,7 @@
 //!
 //! - `packets`: sealing and opening one packet, without I/O;
 //! - `streams`: TCP through programs with a TUN device; `stacks`: between programs with TCP of their own;
-//! - `proxies`: through proxies into a tunnel; `socks`: the program that has one;
+//! - `proxies`: through proxies into a tunnel; `socks`: the program that has one; `tailscale`: what one of them needs;
 //! - `ways`: these programs; `device`, `net`: those of them that are part of the lab; `load`: what they carry;
 //! - `table`: the values of all rounds, ratios;
 //! - this file: the command, the rounds, goals, the document.
@@ -16,6 +16,7 @@ mod socks;
 mod stacks;
 mod streams;
 mod table;
+mod tailscale;
 mod ways;
 
 use std::path::PathBuf;
@@ -261,7 +262,7 @@ impl Report {
         of_packets.chain(of_streams).chain(of_proxies).collect()
     }
 
-    fn goals_of_proxies(&self) -> [Option<GoalResult>; 7] {
+    fn goals_of_proxies(&self) -> [Option<GoalResult>; 9] {
         let proxies = &self.proxies;
         let to = |other, what: &str, id, limit| {
             let name = format!("adit-proxy, {what}");
@@ -278,6 +279,13 @@ impl Report {
             to(go, "one stream, of wireproxy", proxies::RATE, least(10.0)),
             to(go, "CPU time of it", proxies::CPU, most(0.12)),
             to(go, "set-up of a connection", proxies::SET_UP, most(1.2)),
+            to(
+                Way::Tailscaled,
+                "one stream, of tailscaled",
+                proxies::RATE,
+                least(1.3),
+            ),
+            to(Way::Tailscaled, "CPU time of that", proxies::CPU, most(0.6)),
             to(
                 own,
                 "one stream, of adit with a TUN",

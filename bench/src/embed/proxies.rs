@@ -12,6 +12,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
+use adit_proto::config::PublicKey;
 use adit_testbed::framing::{Family, TUNNEL_MTU};
 use adit_testbed::proc;
 use adit_testbed::process::Process;
@@ -19,6 +20,7 @@ use adit_testbed::stats::quantile;
 
 use super::socks::lab;
 use super::stacks::{self, Load};
+use super::tailscale;
 use super::ways::{Program, Way};
 use crate::daemon::{self, READY};
 use crate::hosts::Keys;
@@ -48,7 +50,7 @@ pub(super) const MEASURES: [Measure; 10] = [
 ];
 
 const FILE: &str = "/run/proxy.conf";
-const PROXY: &str = "127.0.0.1:1080";
+pub(super) const PROXY: &str = "127.0.0.1:1080";
 /// What has no rights.
 const AS_NOBODY: [&str; 6] = [
     "setpriv",
@@ -114,16 +116,23 @@ impl Hosts {
                 (pair, None, measured)
             }
             true => {
-                let keys = Keys::new()?;
-                let (pair, far, far_key) = LinkedHosts::with_far_end(adit, &keys.public)?;
+                let mut begun = None;
+                let begin = |pair: &LinkedHosts, far: &PublicKey| {
+                    let (proxy, key) = match program.way {
+                        Way::Tailscaled => {
+                            let (programs, key) = tailscale::begin(pair, far, &program.words)?;
+                            let [control, proxy] = programs;
+                            others.push(control);
+                            (proxy, key)
+                        }
+                        _ => with_file(pair, far, &program.words)?,
+                    };
+                    begun = Some(proxy);
+                    Ok(key)
+                };
+                let (pair, far) = LinkedHosts::with_far_end(adit, begin)?;
                 others.push(far);
-                let endpoint = pair.endpoint(1);
-                let file = config(&keys.private(), &far_key.to_string(), endpoint);
-                pair.a.run(move || std::fs::write(FILE, file))?;
-                let words = AS_NOBODY.map(str::to_owned);
-                let words = [&words, &program.words[..], &["-c".into(), FILE.into()]].concat();
-                let listens = |_: &str| pair.a.run(|| std::net::TcpStream::connect(PROXY).is_ok());
-                let proxy = daemon::start_and_hear(&pair.a, "proxy", &words, "", READY, listens)?;
+                let proxy = begun.ok_or("it has not begun")?;
                 let measured = proxy.id();
                 (pair, Some(proxy), measured)
             }
@@ -166,6 +175,26 @@ impl Hosts {
             memory: proc::memory(self.measured)?.peak,
         })
     }
+}
+
+/// Starts a proxy that reads wireproxy's file, which gets a new key.
+fn with_file(
+    pair: &LinkedHosts,
+    far: &PublicKey,
+    words: &[String],
+) -> Result<(Process, PublicKey), Failure> {
+    let keys = Keys::new()?;
+    let file = config(&keys.private(), &far.to_string(), pair.endpoint(1));
+    pair.a.run(move || std::fs::write(FILE, file))?;
+    let words = [words, &["-c".into(), FILE.into()]].concat();
+    Ok((start(pair, &words)?, keys.public))
+}
+
+/// Starts a proxy as nobody, and waits until it takes clients.
+pub(super) fn start(pair: &LinkedHosts, words: &[String]) -> Result<Process, Failure> {
+    let words = [&AS_NOBODY.map(str::to_owned), words].concat();
+    let listens = |_: &str| pair.a.run(|| std::net::TcpStream::connect(PROXY).is_ok());
+    daemon::start_and_hear(&pair.a, "proxy", &words, "", READY, listens)
 }
 
 /// A file that wireproxy and `adit proxy` read.

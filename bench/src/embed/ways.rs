@@ -32,6 +32,8 @@ pub(super) enum Way {
     AditProxy,
     /// wireproxy, on wireguard-go's netstack.
     Wireproxy,
+    /// tailscaled in its userspace mode: `bench/embedders/tailscale` has the coordination server that it needs.
+    Tailscaled,
     /// No proxy: `adit` with a TUN device, as root, and the kernel's TCP.
     AditDaemon,
 }
@@ -58,6 +60,7 @@ impl Way {
             Self::WireguardGoNetstack => "wireguard-go-netstack",
             Self::AditProxy => "adit-proxy",
             Self::Wireproxy => "wireproxy",
+            Self::Tailscaled => "tailscaled",
             Self::AditDaemon => "adit-daemon",
         }
     }
@@ -65,7 +68,7 @@ impl Way {
     pub(super) const fn end(self) -> End {
         match self {
             Self::AditNet | Self::WireguardGoNetstack => End::Stack,
-            Self::AditProxy | Self::Wireproxy | Self::AditDaemon => End::Proxy,
+            Self::AditProxy | Self::Wireproxy | Self::Tailscaled | Self::AditDaemon => End::Proxy,
             _ => End::Tun,
         }
     }
@@ -79,7 +82,9 @@ impl Way {
             | Self::AditDaemon => Implementation::Adit,
             Self::BoringtunTunn => Implementation::Boringtun,
             Self::Gotatun => Implementation::Gotatun,
-            Self::WireguardGoNetstack | Self::Wireproxy => Implementation::WireguardGo,
+            Self::WireguardGoNetstack | Self::Wireproxy | Self::Tailscaled => {
+                Implementation::WireguardGo
+            }
         }
     }
 
@@ -92,6 +97,7 @@ impl Way {
             | Self::AditProxy
             | Self::AditDaemon => None,
             Self::Wireproxy => Some("wireproxy"),
+            Self::Tailscaled => Some("embed-tailscaled"),
             Self::BoringtunTunn => Some("embed-boringtun"),
             Self::Gotatun => Some("embed-gotatun"),
             Self::WireguardGoNetstack => Some("embed-netstack"),
@@ -102,6 +108,7 @@ impl Way {
     fn version(self) -> Option<String> {
         const LOCK: &str = include_str!("../../embedders/Cargo.lock");
         const GO: &str = include_str!("../../embedders/netstack/go.mod");
+        const TAILSCALE: &str = include_str!("../../embedders/tailscale/go.mod");
         const WIREPROXY: &str = include_str!("../../../tests/wireproxy/go.mod");
         let version = match self {
             Self::AditEngine
@@ -112,6 +119,7 @@ impl Way {
             Self::Wireproxy => {
                 install::required_version(WIREPROXY, "github.com/pufferffish/wireproxy")
             }
+            Self::Tailscaled => install::required_version(TAILSCALE, "tailscale.com"),
             Self::BoringtunTunn => locked(LOCK, "boringtun"),
             Self::Gotatun => locked(LOCK, "gotatun"),
             Self::WireguardGoNetstack => {
