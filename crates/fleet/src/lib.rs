@@ -14,12 +14,18 @@
 #![deny(missing_docs)]
 
 mod blocks;
+mod etcd;
 mod lines;
 mod list;
 mod reconcile;
 mod record;
 mod status;
 
+pub use etcd::{
+    EtcdAddress, EtcdChanges, EtcdPage, EtcdPair, EtcdRefusal, EtcdValue, MAX_ETCD_ANSWER, PAGE,
+    page as etcd_page, range_request, record_change as etcd_change, token as etcd_token,
+    watch_line, watch_request,
+};
 pub use lines::{MAX_LINE, ProgramLine};
 pub use list::{ForeignPeers, RecordChange, RecordList};
 pub use reconcile::{ChangeBatch, MAX_SECTIONS, Reconciler};

@@ -55,7 +55,7 @@ pub fn files_for_names() -> Vec<Option<(u64, u64)>> {
     READ_FOR_NAMES.iter().map(identity).collect()
 }
 
-/// The only port that may be connected to by TCP.
+/// The port that may be connected to by TCP to look names up.
 const DNS: u16 = 53;
 
 /// Where a process has its sockets and other files.
@@ -114,8 +114,13 @@ pub(crate) fn limit_proxy(folders: &SandboxFolders, names: bool) -> Result<bool,
 }
 
 /// Limits the calling thread and those that it starts to reading what is in and below the folders `read`, to
-/// files of its own in `own`, and to signals and abstract sockets of their own. False where the kernel cannot.
-pub(crate) fn limit_agent(read: &[PathBuf], own: &Path) -> Result<bool, RulesetError> {
+/// files of its own in `own`, to signals and abstract sockets of their own, and to TCP towards these `ports`, and
+/// what it takes to look names up if there are any. False where the kernel cannot.
+pub(crate) fn limit_agent(
+    read: &[PathBuf],
+    own: &Path,
+    ports: &[u16],
+) -> Result<bool, RulesetError> {
     let rules = Ruleset::default()
         .set_compatibility(CompatLevel::BestEffort)
         .handle_access(AccessFs::from_all(KNOWN))?
@@ -127,6 +132,12 @@ pub(crate) fn limit_agent(read: &[PathBuf], own: &Path) -> Result<bool, RulesetE
     let mut rules = allow(rules, own, reading() | writing | files)?;
     for folder in read {
         rules = allow(rules, folder, reading())?;
+    }
+    if !ports.is_empty() {
+        rules = allow_names(rules)?;
+        for port in ports.iter().chain(&[DNS]) {
+            rules = rules.add_rule(NetPort::new(*port, AccessNet::ConnectTcp))?;
+        }
     }
     Ok(rules.restrict_self()?.ruleset != RulesetStatus::NotEnforced)
 }

@@ -40,7 +40,7 @@ use rustix::thread::{
 use rustix::time::{ClockId, clock_gettime};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch, apply_filter};
 
-use calls::{Call, INTRUDER};
+use calls::{Call, INTRUDER, Only};
 pub use files::{SandboxFolders, files_for_names};
 pub use protections::{Otherwise, Parts};
 pub use role::Role;
@@ -121,16 +121,16 @@ pub fn begin_proxy_with(
 }
 
 /// Limits a process that brings peers from a source to an interface, which must have one thread only, for good:
-/// it reads what is in and below the folders `read`, and has files of its own in `own`. Each of its threads has
-/// the same limits.
+/// it reads what is in and below the folders `read`, and has files of its own in `own`. If it asks a store, it
+/// connects to these `ports` by TCP, and looks names up for that. Each of its threads has the same limits.
 ///
 /// What the kernel does not have is left out: [`parts`] tells what is on. It takes no right.
 ///
 /// # Errors
 ///
 /// no_new_privs is unknown to the kernel (before Linux 3.5).
-pub fn begin_agent(read: &[PathBuf], own: &Path) -> io::Result<()> {
-    begin_agent_with(read, own, Otherwise::HERE)
+pub fn begin_agent(read: &[PathBuf], own: &Path, ports: &[u16]) -> io::Result<()> {
+    begin_agent_with(read, own, ports, Otherwise::HERE)
 }
 
 /// [`begin_agent`], and what a call does that a thread may not make.
@@ -138,9 +138,20 @@ pub fn begin_agent(read: &[PathBuf], own: &Path) -> io::Result<()> {
 /// # Errors
 ///
 /// Those of [`begin_agent`].
-pub fn begin_agent_with(read: &[PathBuf], own: &Path, otherwise: Otherwise) -> io::Result<()> {
-    let limit = || files::limit_agent(read, own);
-    begin_threads(limit, (Role::Agent, &[]), otherwise, &[])
+pub fn begin_agent_with(
+    read: &[PathBuf],
+    own: &Path,
+    ports: &[u16],
+    otherwise: Otherwise,
+) -> io::Result<()> {
+    let limit = || files::limit_agent(read, own, ports);
+    let mut more = match ports {
+        [] => Vec::new(),
+        _ => calls::of(Role::Resolver),
+    };
+    // It writes its files: Landlock says which.
+    more.retain(|call| !matches!(call.only, Only::Read | Only::ReadOlder));
+    begin_threads(limit, (Role::Agent, &[]), otherwise, &more)
 }
 
 /// Limits the process and its `main` thread, and makes the filters of its other `roles`, who have `more`

@@ -122,6 +122,7 @@ fn child(lacks: &str) -> String {
     let folder = Folder::new();
     let test = match lacks {
         "starter" => "tests::starts_threads",
+        "store" | "no store" => "tests::asks_a_store",
         _ if lacks.starts_with("names") => "tests::looks_names_up",
         _ => "tests::lacks",
     };
@@ -192,6 +193,59 @@ fn looks_names_up() {
     let user = rustix::process::geteuid().as_raw();
     let own = capabilities(None).expect("capabilities").permitted;
     println!("user={user} rights={}", own.bits());
+}
+
+/// In the child: what an agent reaches that asks a store, or none.
+#[test]
+fn asks_a_store() {
+    let Ok(what) = std::env::var(CHILD) else {
+        return;
+    };
+    let listen = || std::net::TcpListener::bind(("127.0.0.1", 0)).expect("a port");
+    let ports = [listen(), listen()].map(|it| (it.local_addr().expect("its port").port(), it));
+    let [(port, _listener), (other, _other)] = ports;
+    let asked: &[u16] = if what == "store" { &[port] } else { &[] };
+    let folder = PathBuf::from(std::env::var_os(FOLDER).expect("a folder"));
+    begin_agent_with(&[], &folder, asked, Otherwise::Refuse).expect("begun");
+    // On a thread, which has the same limits.
+    let work = move || {
+        let connect = |port| {
+            let connected = std::net::TcpStream::connect(("127.0.0.1", port));
+            connected.map(drop).map_err(|error| error.kind())
+        };
+        let addrs = std::net::ToSocketAddrs::to_socket_addrs(&("localhost", 0));
+        println!("asked={:?} other={:?}", connect(port), connect(other));
+        println!("local={}", addrs.is_ok());
+        let read = |path: &str| File::open(path).map(drop).map_err(|error| error.kind());
+        println!(
+            "shadow={:?} hosts={:?}",
+            read("/etc/shadow"),
+            read("/etc/hosts")
+        );
+        let own = File::create(folder.join("file")).map(drop);
+        println!("own={:?}", own.map_err(|error| error.kind()));
+    };
+    std::thread::spawn(work).join().expect("no panic");
+}
+
+#[test]
+fn an_agent_reaches_the_port_of_its_store_and_no_other() {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").expect("a release");
+    let mut numbers = release.split('.').map(|it| it.parse().unwrap_or(0_u32));
+    let told = child("store");
+    assert_eq!(field(&told, "asked"), "Ok(())");
+    if (numbers.next(), numbers.next()) >= (Some(6), Some(7)) {
+        assert_eq!(field(&told, "other"), REFUSED, "by Landlock");
+    }
+    assert_eq!(field(&told, "local"), "true");
+    assert_eq!(field(&told, "hosts"), "Ok(())");
+    assert_eq!(field(&told, "own"), "Ok(())");
+    assert_eq!(field(&told, "shadow"), REFUSED);
+    let told = child("no store");
+    for what in ["asked", "other", "shadow", "hosts"] {
+        assert_eq!(field(&told, what), REFUSED, "{told}");
+    }
+    assert_eq!(field(&told, "own"), "Ok(())");
 }
 
 /// What it makes on a thread that is started for the calling one.

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! folder 2049:131074
+//! etcd 1234 wg0/
 //! + KEY alice.conf
 //! - KEY
 //! ```
@@ -26,8 +27,25 @@ use crate::failure::{Context, Result};
 pub(super) struct BroughtFile {
     path: PathBuf,
     file: File,
-    /// The folder whose records these are.
-    folder: Option<FolderIdentity>,
+    /// The source whose records these are.
+    mark: Option<SourceMark>,
+}
+
+/// What tells a source from another one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum SourceMark {
+    Folder(FolderIdentity),
+    /// The revision of a store that was listed last, and the prefix of its keys.
+    Revision(i64, String),
+}
+
+impl SourceMark {
+    fn line(&self) -> String {
+        match self {
+            Self::Folder(it) => format!("folder {}:{}\n", it.dev, it.ino),
+            Self::Revision(revision, prefix) => format!("etcd {revision} {prefix}\n"),
+        }
+    }
 }
 
 impl BroughtFile {
@@ -41,23 +59,24 @@ impl BroughtFile {
             Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
             text => text?,
         };
-        let (brought, folder) = parse(&text);
-        let file = Self::write(&path, &brought, folder)?;
-        Ok((Self { path, file, folder }, brought))
+        let (brought, mark) = parse(&text);
+        let file = Self::write(&path, &brought, mark.as_ref())?;
+        Ok((Self { path, file, mark }, brought))
     }
 
-    /// The folder whose records were brought.
-    pub(super) fn folder(&self) -> Option<FolderIdentity> {
-        self.folder
+    /// The source whose records were brought.
+    pub(super) fn mark(&self) -> Option<&SourceMark> {
+        self.mark.as_ref()
     }
 
     /// From now on this is it.
-    pub(super) fn set_folder(&mut self, folder: FolderIdentity) -> io::Result<()> {
-        if self.folder.replace(folder) == Some(folder) {
+    pub(super) fn set_mark(&mut self, mark: SourceMark) -> io::Result<()> {
+        if self.mark.as_ref() == Some(&mark) {
             return Ok(());
         }
-        self.file
-            .write_all(format!("folder {}:{}\n", folder.dev, folder.ino).as_bytes())
+        let line = mark.line();
+        self.mark = Some(mark);
+        self.file.write_all(line.as_bytes())
     }
 
     /// These are about to be brought.
@@ -88,7 +107,7 @@ impl BroughtFile {
         let needed = needed.saturating_mul(2 * LINE);
         let length = self.file.metadata().map_or(0, |found| found.len());
         if length > needed.saturating_add(LITTLE)
-            && let Ok(file) = Self::write(&self.path, brought, self.folder)
+            && let Ok(file) = Self::write(&self.path, brought, self.mark.as_ref())
         {
             self.file = file;
         }
@@ -97,11 +116,9 @@ impl BroughtFile {
     fn write(
         path: &Path,
         brought: &HashMap<PublicKey, RecordId>,
-        folder: Option<FolderIdentity>,
+        mark: Option<&SourceMark>,
     ) -> io::Result<File> {
-        let mut text = folder.map_or(String::new(), |it| {
-            format!("folder {}:{}\n", it.dev, it.ino)
-        });
+        let mut text = mark.map_or(String::new(), SourceMark::line);
         for (key, id) in brought {
             text += &format!("+ {key} {id}\n");
         }
@@ -171,8 +188,8 @@ pub(super) fn is_running(dir: &Path, interface: &str) -> bool {
 }
 
 /// A line that is not whole, as of a disk that is full, says nothing.
-fn parse(text: &str) -> (HashMap<PublicKey, RecordId>, Option<FolderIdentity>) {
-    let (mut brought, mut folder) = (HashMap::new(), None);
+fn parse(text: &str) -> (HashMap<PublicKey, RecordId>, Option<SourceMark>) {
+    let (mut brought, mut mark) = (HashMap::new(), None);
     for line in text.split_inclusive('\n') {
         let Some(line) = line.strip_suffix('\n') else {
             break;
@@ -180,22 +197,27 @@ fn parse(text: &str) -> (HashMap<PublicKey, RecordId>, Option<FolderIdentity>) {
         let mut words = line.splitn(3, ' ');
         let word = words.next();
         let second = words.next().unwrap_or_default();
-        match (word, public_from_base64(second), words.next()) {
+        let third = words.next();
+        match (word, public_from_base64(second), third) {
             (Some("+"), Some(key), Some(id)) => drop(brought.insert(key, id.into())),
             (Some("-"), Some(key), _) => drop(brought.remove(&key)),
             (Some("folder"), ..) => {
                 let pair = second.split_once(':');
-                folder = pair.and_then(|(dev, ino)| {
-                    Some(FolderIdentity {
+                mark = pair.and_then(|(dev, ino)| {
+                    Some(SourceMark::Folder(FolderIdentity {
                         dev: dev.parse().ok()?,
                         ino: ino.parse().ok()?,
-                    })
+                    }))
                 });
+            }
+            (Some("etcd"), _, Some(prefix)) => {
+                let revision = second.parse().ok();
+                mark = revision.map(|it| SourceMark::Revision(it, prefix.to_owned()));
             }
             _ => {}
         }
     }
-    (brought, folder)
+    (brought, mark)
 }
 
 #[cfg(test)]

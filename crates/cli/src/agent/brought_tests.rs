@@ -7,12 +7,12 @@ fn what_was_brought_and_not_removed_is_known_again() {
     let (alice, bob) = (PublicKey([1; 32]), PublicKey([2; 32]));
     let ids = |name: &str| RecordId::from(name);
     let (mut file, none) = BroughtFile::open(&dir, "wg0").expect("a file");
-    assert!(none.is_empty() && file.folder().is_none());
+    assert!(none.is_empty() && file.mark().is_none());
     let peers = [(alice, ids("a b.conf")), (bob, ids("bob.conf"))];
     file.bring(&peers).expect("written");
     file.forget(&[bob]).expect("written");
-    let folder = FolderIdentity { dev: 7, ino: 9 };
-    file.set_folder(folder).expect("written");
+    let folder = SourceMark::Folder(FolderIdentity { dev: 7, ino: 9 });
+    file.set_mark(folder.clone()).expect("written");
     // The process was killed in the middle of a line.
     let path = dir.join("wg0.peers");
     let half = format!(
@@ -20,9 +20,16 @@ fn what_was_brought_and_not_removed_is_known_again() {
         std::fs::read_to_string(&path).expect("text")
     );
     std::fs::write(&path, half).expect("written");
-    let (file, brought) = BroughtFile::open(&dir, "wg0").expect("a file");
+    let (mut file, brought) = BroughtFile::open(&dir, "wg0").expect("a file");
     assert_eq!(brought, HashMap::from([(alice, ids("a b.conf"))]));
-    assert_eq!(file.folder(), Some(folder));
+    assert_eq!(file.mark(), Some(&folder));
+    // Another source takes its place.
+    let store = SourceMark::Revision(8, "wg0/a b".into());
+    file.set_mark(store.clone()).expect("written");
+    for _ in 0..2 {
+        let (file, _) = BroughtFile::open(&dir, "wg0").expect("a file");
+        assert_eq!(file.mark(), Some(&store));
+    }
     std::fs::remove_dir_all(&dir).expect("removed");
 }
 #[test]

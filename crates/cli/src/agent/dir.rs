@@ -9,6 +9,7 @@ use std::time::Duration;
 use adit_ctl::text::is_printable;
 use adit_fleet::{MAX_RECORD, PeerRecord, RecordChange, RecordId};
 
+use super::brought::SourceMark;
 use super::folder::{FolderIdentity, FolderNews, WatchedFolder, explain, read_file};
 use super::news::{NewsSender, PAUSE, SourceNews};
 
@@ -121,7 +122,8 @@ impl FolderSource {
         self.ids.clone_from(&ids);
         self.tell(&sorted)?;
         self.is_here()?;
-        self.news.send(SourceNews::Listed(ids, Some(own)));
+        self.news
+            .send(SourceNews::Listed(ids, Some(SourceMark::Folder(own))));
         Ok(())
     }
 

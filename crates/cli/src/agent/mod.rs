@@ -1,12 +1,13 @@
 //! `adit agent`: peers of an interface that come from a source.
 //!
 //! Two processes, and a third one that runs the program of `exec:` (`program`). This one starts the other, which
-//! does the work, and starts it anew when a folder was made again: the sandbox of a process is about the folders that
-//! there were when it began.
+//! does the work, and starts it anew when a folder, or a file that it takes to look names up, was made again: the
+//! sandbox of a process is about those that there were when it began.
 //!
 //! The other one (`worker`):
 //! 1. reads what earlier ones brought (`brought`), and begins the sandbox;
-//! 2. is told of records by a thread for the source (`dir`, `exec`), and of the interface by another (`follow`);
+//! 2. is told of records by a thread for the source (`dir`, `exec`, `etcd` with `etcd_client`), and of the interface
+//!    by another (`follow`);
 //! 3. has `adit_fleet` say what the interface lacks, and makes these changes over the control socket (`apply`);
 //! 4. replaces the file with its status (`report`).
 //!
@@ -15,6 +16,8 @@
 mod apply;
 mod brought;
 mod dir;
+mod etcd;
+mod etcd_client;
 mod exec;
 mod folder;
 mod follow;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use adit_fleet::{RecordChange, RecordId};
 
-use super::folder::FolderIdentity;
+use super::brought::SourceMark;
 
 /// Between two tries of what failed.
 pub(super) const PAUSE: Duration = Duration::from_millis(250);
@@ -20,11 +20,13 @@ pub(super) const BEGIN_ANEW: u8 = 75;
 pub(super) enum SourceNews {
     /// Of these records.
     Changes(Vec<(RecordId, RecordChange)>),
-    /// It has these, and no others; and which folder they are in, if they are.
-    Listed(HashSet<RecordId>, Option<FolderIdentity>),
+    /// It has these, and no others; and what tells it from another source, if anything does.
+    Listed(HashSet<RecordId>, Option<SourceMark>),
     /// It cannot be read.
     Failing(String),
-    /// Another folder has its path: the process is to begin anew.
+    /// It can be read again, and nothing was missed.
+    Back,
+    /// Another folder or file has the path of one that the sandbox is about: the process is to begin anew.
     Replaced,
     /// It can tell nothing any more.
     Ended(String),

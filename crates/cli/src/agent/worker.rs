@@ -13,8 +13,10 @@ use adit_fleet::{
 use rustix::process::Signal;
 
 use super::apply::{Applier, ApplyError};
-use super::brought::{BroughtFile, lock_of};
+use super::brought::{BroughtFile, SourceMark, lock_of};
 use super::dir::FolderSource;
+use super::etcd::EtcdSource;
+use super::etcd_client::EtcdClient;
 use super::exec::{self, ProgramSource};
 use super::folder::{FolderIdentity, FolderNews, WatchedFolder, explain, read_file};
 use super::news::{AgentNews, BEGIN_ANEW, InterfaceNews, NewsSender, PAUSE, SourceNews, TOLD};
@@ -65,7 +67,7 @@ pub(super) fn work(args: &ServeAgentArgs) -> Result<ExitCode> {
         ..AgentStatus::default()
     };
     let has_brought = !brought.is_empty();
-    let before = (file.folder()).or_else(|| has_brought.then_some(FolderIdentity::UNKNOWN));
+    let mark = file.mark().cloned();
     let applier = Applier::new(name, file);
     // What is there now is kept apart from what other records claim.
     let there = applier.look().ok();
@@ -83,14 +85,28 @@ pub(super) fn work(args: &ServeAgentArgs) -> Result<ExitCode> {
         written: None,
     };
     worker.status.is_up = there.is_some();
+    let (sender, receiver) = sync_channel(QUEUE);
+    let news = NewsSender(sender);
     // The sandbox is about the folders that are watched; nothing is watched once it has begun.
     let keys = args.psk_dir.as_deref().map(|path| worker.watch(path));
     let source = match &args.source {
-        AgentSource::Dir(path) => OpenSource::Dir(worker.watch(path)),
+        AgentSource::Dir(path) => {
+            let before = match mark {
+                Some(SourceMark::Folder(before)) => Some(before),
+                _ => has_brought.then_some(FolderIdentity::UNKNOWN),
+            };
+            OpenSource::Dir(worker.watch(path), before)
+        }
         AgentSource::Exec(program) => {
             let program = [std::slice::from_ref(program), &args.arguments].concat();
             let started = exec::start(name, &program);
             OpenSource::Exec(started.context(|| "cannot start a process".into())?)
+        }
+        AgentSource::Etcd(address) => {
+            let client = EtcdClient::new(args, address)?;
+            let before = (mark.as_ref(), has_brought);
+            let source = EtcdSource::new(address.clone(), client, news.clone(), before);
+            OpenSource::Etcd(Box::new(source))
         }
     };
     // Not before: a program gets no further group.
@@ -99,22 +115,28 @@ pub(super) fn work(args: &ServeAgentArgs) -> Result<ExitCode> {
     worker.status.is_up = false;
     if args.has_sandbox() {
         let mut folders = Vec::from_iter(args.psk_dir.clone());
-        if let AgentSource::Dir(path) = &args.source {
-            folders.push(path.clone());
+        let mut ports: &[u16] = &[];
+        match &args.source {
+            AgentSource::Dir(path) => folders.push(path.clone()),
+            AgentSource::Etcd(address) => ports = &address.ports,
+            AgentSource::Exec(_) => {}
         }
-        let begun = adit_sandbox::begin_agent(&folders, &args.state);
+        let begun = adit_sandbox::begin_agent(&folders, &args.state, ports);
         begun.context(|| "cannot begin the sandbox (--no-sandbox does without)".into())?;
     }
-    let (sender, receiver) = sync_channel(QUEUE);
-    let _program = worker.begin(source, keys, &NewsSender(sender), before)?;
+    let _program = worker.begin(source, keys, &news)?;
+    // The threads have theirs: without them there is no news.
+    drop(news);
     worker.run(&receiver)
 }
 
 /// A source of which all is open that the sandbox does not allow to open.
 enum OpenSource {
-    Dir(WatchedFolder),
+    /// Which it should be, if one was read before.
+    Dir(WatchedFolder, Option<FolderIdentity>),
     /// The process that runs the program.
     Exec(Child),
+    Etcd(Box<EtcdSource>),
 }
 
 /// What became of the changes that were due.
@@ -171,7 +193,6 @@ impl AgentWorker {
         source: OpenSource,
         keys: Option<WatchedFolder>,
         news: &NewsSender,
-        before: Option<FolderIdentity>,
     ) -> Result<Option<Child>> {
         let failed = || "cannot start the threads".to_owned();
         let thread = |name: &str| std::thread::Builder::new().name(name.to_owned());
@@ -184,7 +205,7 @@ impl AgentWorker {
             thread("adit-keys").spawn(watch).context(failed)?;
         }
         match source {
-            OpenSource::Dir(watched) => {
+            OpenSource::Dir(watched, before) => {
                 let source = FolderSource::new(watched, news.clone(), before);
                 let work = move || source.work();
                 thread("adit-source").spawn(work).context(failed)?;
@@ -197,6 +218,11 @@ impl AgentWorker {
                     thread("adit-source").spawn(work).context(failed)?;
                 }
                 Ok(Some(child))
+            }
+            OpenSource::Etcd(source) => {
+                let work = move || source.work();
+                thread("adit-source").spawn(work).context(failed)?;
+                Ok(None)
             }
         }
     }
@@ -222,7 +248,7 @@ impl AgentWorker {
                 match one {
                     AgentNews::Source(SourceNews::Replaced) => {
                         say!(
-                            "adit: {}: another folder has the path of one that was there: beginning anew",
+                            "adit: {}: another folder or file has the path of one that was there: beginning anew",
                             self.status.interface
                         );
                         return Ok(ExitCode::from(BEGIN_ANEW));
@@ -267,14 +293,14 @@ impl AgentWorker {
                     .collect();
                 self.reconciler.change(changes);
             }
-            SourceNews::Listed(ids, folder) => {
+            SourceNews::Listed(ids, mark) => {
                 self.with_keys.retain(|id, _| ids.contains(id));
                 self.reconciler.listed(&ids);
                 self.fail(0, None);
                 self.status.state = SourceState::Listed;
                 self.status.last_list = Some(now());
-                if let Some(folder) = folder {
-                    let written = self.applier.brought.set_folder(folder);
+                if let Some(mark) = mark {
+                    let written = self.applier.brought.set_mark(mark);
                     written.context(|| "cannot write what was brought".into())?;
                 }
             }
@@ -291,6 +317,12 @@ impl AgentWorker {
                 let put = |record: &PeerRecord| RecordChange::Put(Box::new(record.clone()));
                 let changes = named.map(|(id, record)| (RecordId::clone(id), put(record)));
                 return self.take(SourceNews::Changes(changes.collect()));
+            }
+            SourceNews::Back => {
+                self.fail(0, None);
+                if self.reconciler.is_listed() {
+                    self.status.state = SourceState::Listed;
+                }
             }
             // The caller's.
             SourceNews::Replaced | SourceNews::Ended(_) => {}

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use adit_fleet::EtcdAddress;
 use clap::builder::TypedValueParser;
 use clap::{Args, Subcommand};
 
@@ -37,7 +38,7 @@ pub(crate) struct ServeAgentArgs {
     #[arg(value_name = "INTERFACE", value_parser = interface_name)]
     pub(crate) interface: String,
     /// Where peers come from: dir:PATH, a folder of files NAME.conf, each with the section of one peer;
-    /// or exec:PROGRAM, which says lines of JSON
+    /// exec:PROGRAM, which says lines of JSON; or etcd:URL[,URL...]/PREFIX, keys with a JSON object each
     #[arg(long, value_name = "SOURCE", value_parser = source)]
     pub(crate) source: AgentSource,
     /// The folder of the files that records name by PresharedKeyFile, each with one preshared key
@@ -55,6 +56,15 @@ pub(crate) struct ServeAgentArgs {
     // Not by `env`: the variable alone would have `adit agent status` miss the other arguments.
     #[arg(long)]
     pub(crate) no_sandbox: bool,
+    /// For https: the authorities that sign the certificates of etcd's members, as PEM
+    #[arg(long, value_name = "FILE")]
+    pub(crate) etcd_ca: Option<PathBuf>,
+    /// The certificate by which etcd knows this host, as PEM
+    #[arg(long, value_name = "FILE", requires = "etcd_key")]
+    pub(crate) etcd_cert: Option<PathBuf>,
+    /// The private key of that certificate, as PEM
+    #[arg(long, value_name = "FILE", requires = "etcd_cert")]
+    pub(crate) etcd_key: Option<PathBuf>,
     /// Arguments of the program of exec:
     #[arg(last = true, value_name = "ARGUMENT")]
     pub(crate) arguments: Vec<String>,
@@ -95,6 +105,8 @@ pub(crate) enum AgentSource {
     Dir(PathBuf),
     /// This program, which tells of them.
     Exec(String),
+    /// Keys of this store.
+    Etcd(EtcdAddress),
 }
 
 impl std::fmt::Display for AgentSource {
@@ -102,6 +114,7 @@ impl std::fmt::Display for AgentSource {
         match self {
             Self::Dir(path) => write!(f, "dir:{}", path.display()),
             Self::Exec(program) => write!(f, "exec:{program}"),
+            Self::Etcd(address) => write!(f, "etcd:{address}"),
         }
     }
 }
@@ -118,6 +131,7 @@ fn source(text: &str) -> Result<AgentSource, String> {
         Some(("exec", _)) => {
             Err("expected the whole path of a program, as exec:/usr/local/bin/peers".into())
         }
-        _ => Err("expected dir:PATH or exec:PROGRAM".into()),
+        Some(("etcd", address)) => address.parse().map(AgentSource::Etcd),
+        _ => Err("expected dir:PATH, exec:PROGRAM or etcd:URL[,URL...]/PREFIX".into()),
     }
 }

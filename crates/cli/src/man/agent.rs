@@ -2,7 +2,7 @@
 
 use clap_mangen::roff::Roff;
 
-use super::parts::{CONTROL_SOCKET, item, list, paragraph, see_also};
+use super::parts::{CONTROL_SOCKET, item, list, more, paragraph, see_also};
 use crate::agent;
 
 pub(super) fn page(roff: &mut Roff) {
@@ -41,6 +41,27 @@ pub(super) fn page(roff: &mut Roff) {
          the agent. It runs with the agent's rights, outside of its sandbox. In the unit adit-agent@ it has no \
          network, unless a drop-in says `PrivateNetwork=no` and `RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6`.",
     );
+    item(
+        roff,
+        "etcd:URL[,URL...]/PREFIX",
+        "The keys of etcd 3.4 and later that begin with `PREFIX`, each with one RECORD, over its JSON gateway. A change \
+         takes effect as soon as etcd tells it. A member that does not answer is left for the next one, after 5 seconds at \
+         most, or 25 seconds if it stops in the middle of a watch. After a compaction, or where a store has lost \
+         revisions, all is listed again. A store that cannot be read changes nothing, nor does one that has no record and \
+         is not the one that was read before, as after it was made anew. The name of a record is its key behind `PREFIX`: \
+         at most 255 bytes that can be printed, without a backslash.",
+    );
+    more(
+        roff,
+        "TLS and users",
+        "for https, `--etcd-ca` names the authorities that sign the members' certificates, and `--etcd-cert` and \
+         `--etcd-key` the agent's own certificate, if etcd wants one: without a common name \
+         if etcd has users, since its gateway refuses others. The agent reads these files when it starts. \
+         `ADIT_ETCD_USER` and `ADIT_ETCD_PASSWORD` in the environment are its user, who needs no right but to read the \
+         keys. Over http, whoever is on the way reads the password, and decides which peers there are. Names of members \
+         are looked up whenever one is asked, as resolv.conf(5) and nsswitch.conf(5) have it. In the unit adit-agent@, \
+         etcd needs a drop-in with `PrivateNetwork=no` and `RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6 AF_NETLINK`.",
+    );
     paragraph(
         roff,
         "A RECORD as JSON is an object with `public_key`, `allowed_ips` (a list) and, where there are any, `name`, `endpoint`, \
@@ -75,6 +96,10 @@ pub(super) fn page(roff: &mut Roff) {
             (
                 "adit agent wg0 --source exec:/usr/local/bin/peers -- --db vpn",
                 "A program of one's own tells of the peers in a database.",
+            ),
+            (
+                "adit agent wg0 --source etcd:https://etcd-0:2379,https://etcd-1:2379/wg0/ --etcd-ca ca.pem",
+                "The peers are keys of etcd.",
             ),
             (
                 "adit agent status wg0",

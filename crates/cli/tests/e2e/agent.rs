@@ -46,7 +46,7 @@ impl Hub {
     }
 
     /// With a command whose arguments these become.
-    fn start_by(&mut self, mut command: Command, options: &[&str]) {
+    pub fn start_by(&mut self, mut command: Command, options: &[&str]) {
         let log = File::options().create(true).append(true).open(&self.log);
         let log = log.expect("a log");
         command.args(["agent", "wg0", "--source"]).arg(&self.source);
@@ -70,7 +70,7 @@ impl Hub {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }
 
-    fn status(&self) -> serde_json::Value {
+    pub fn status(&self) -> serde_json::Value {
         let printed = self
             .left()
             .try_sh(&format!("{} agent status wg0 --json", adit()));
@@ -609,7 +609,7 @@ fn a_config_map_and_a_secret_change_as_a_whole() {
     assert!(!log.contains(psk.trim()), "{log}");
 }
 
-fn json(key: &str, block: &str) -> String {
+pub fn json(key: &str, block: &str) -> String {
     format!("{{\"public_key\":\"{key}\",\"allowed_ips\":[\"{block}\"]}}")
 }
 

@@ -24,6 +24,7 @@ mod daemon;
 mod deploy;
 mod embedders;
 mod endpoints;
+mod etcd;
 mod everyday;
 mod fails;
 mod false_upgrade;

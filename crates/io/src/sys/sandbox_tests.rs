@@ -549,7 +549,7 @@ fn taken_over() {
         }
         Role::Namespace => begin_namespace_with(otherwise).expect("a sandbox"),
         // It reads no folder but its own.
-        Role::Agent => begin_agent_with(&[], &folders.own[0], otherwise).expect("a sandbox"),
+        Role::Agent => begin_agent_with(&[], &folders.own[0], &[], otherwise).expect("a sandbox"),
         Role::Packets | Role::Control | Role::Sockets | Role::Main => {
             begin_with(otherwise).expect("a sandbox");
         }

@@ -1,0 +1,236 @@
+//! Records in etcd.
+//!
+//! 1. List all keys of the prefix, page by page, as of one revision.
+//! 2. Watch from the next revision on. A watch ends after [`WATCH`], so that a member that hangs is noticed, and
+//!    the next one goes on at the revision where it ended: nothing is missed.
+//! 3. Where revisions are missing, list again. Where a member does not answer, go to the next one.
+//!
+//! What a member says is read in pieces of at most [`MAX_ETCD_ANSWER`], and the records are at most
+//! [`MAX_RECORDS`].
+
+use std::collections::HashSet;
+use std::convert::Infallible;
+use std::io::{BufRead, BufReader, Read};
+use std::time::Duration;
+
+use adit_fleet::{
+    EtcdAddress, EtcdPair, EtcdRefusal, MAX_ETCD_ANSWER, PAGE, RecordChange, RecordId, etcd_change,
+    etcd_page, range_request, watch_line, watch_request,
+};
+use zeroize::Zeroizing;
+
+use super::brought::SourceMark;
+use super::dir::{MAX_RECORDS, PIECE};
+use super::etcd_client::{EtcdClient, EtcdMember};
+use super::news::{NewsSender, PAUSE, SourceNews};
+
+/// How long a watch is: a member that hangs holds up a change no longer.
+const WATCH: Duration = Duration::from_secs(20);
+
+/// The thread that tells of a store.
+pub(super) struct EtcdSource {
+    address: EtcdAddress,
+    client: EtcdClient,
+    news: NewsSender,
+    ids: HashSet<RecordId>,
+    /// The last revision that was seen.
+    seen: i64,
+    /// A watch goes on at this one. `None`: all is to be listed.
+    next: Option<i64>,
+    /// A member has answered since the last one failed.
+    has_worked: bool,
+    /// The files for names, which the sandbox is about.
+    files: Vec<Option<(u64, u64)>>,
+}
+
+impl EtcdSource {
+    /// To be made before the sandbox begins. `before` is what was listed last, and whether that has brought peers.
+    pub(super) fn new(
+        address: EtcdAddress,
+        client: EtcdClient,
+        news: NewsSender,
+        (mark, has_brought): (Option<&SourceMark>, bool),
+    ) -> Self {
+        let seen = match mark {
+            Some(SourceMark::Revision(seen, prefix)) if *prefix == address.prefix => *seen,
+            // No store is known to be the one that these peers are from.
+            _ if has_brought => i64::MAX,
+            _ => 0,
+        };
+        Self {
+            address,
+            client,
+            news,
+            ids: HashSet::new(),
+            seen,
+            next: None,
+            has_worked: false,
+            files: adit_sandbox::files_for_names(),
+        }
+    }
+
+    /// Tells for good.
+    pub(super) fn work(mut self) {
+        let endpoints = self.address.endpoints.clone();
+        let mut failures = 0;
+        for endpoint in endpoints.iter().cycle() {
+            let why = match self.follow(endpoint) {
+                Ok(never) => match never {},
+                Err(why) => why,
+            };
+            // Another member may be well.
+            if std::mem::take(&mut self.has_worked) {
+                failures = 0;
+            }
+            let why = match why {
+                EtcdRefusal::Gap => {
+                    self.next = None;
+                    None
+                }
+                EtcdRefusal::TooLong => Some("its answer is too long".to_owned()),
+                EtcdRefusal::Token => Some("it refuses its own token".to_owned()),
+                EtcdRefusal::Failed(why) => Some(why),
+            };
+            if let Some(why) = why {
+                if adit_sandbox::files_for_names() != self.files {
+                    self.news.send(SourceNews::Replaced);
+                    return;
+                }
+                failures += 1;
+                if failures >= endpoints.len() {
+                    let why = format!("{endpoint}: {why}");
+                    self.news.send(SourceNews::Failing(why));
+                }
+            }
+            // Also after a gap: a member that lags behind has one each time.
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    /// Follows one member until it fails.
+    fn follow(&mut self, endpoint: &str) -> Result<Infallible, EtcdRefusal> {
+        let mut member = self.client.member(endpoint)?;
+        let mut is_new = true;
+        loop {
+            let done = match self.next {
+                Some(next) => self.watch(&member, next),
+                None => self.list(&member),
+            };
+            match done {
+                Ok(()) => is_new = false,
+                // It has expired, or the member was started again.
+                Err(EtcdRefusal::Token) if !is_new => {
+                    member = self.client.member(endpoint)?;
+                    is_new = true;
+                }
+                Err(why) => return Err(why),
+            }
+        }
+    }
+
+    /// Lists all.
+    fn list(&mut self, member: &EtcdMember<'_>) -> Result<(), EtcdRefusal> {
+        self.ids.clear();
+        let mut behind: Option<(Vec<u8>, i64)> = None;
+        let (mut most, mut has_values) = (PAGE, true);
+        loop {
+            let after = behind.as_ref().map(|(key, at)| (key.as_slice(), *at));
+            let asked = range_request(&self.address.prefix, after, most, has_values);
+            let answer = self.client.ask(member, "kv/range", &asked);
+            let page = match answer.and_then(|answer| etcd_page(&answer, has_values)) {
+                Err(EtcdRefusal::TooLong) if most > 1 => {
+                    most = most.div_ceil(8);
+                    continue;
+                }
+                // One value alone.
+                Err(EtcdRefusal::TooLong) if has_values => {
+                    has_values = false;
+                    continue;
+                }
+                page => page?,
+            };
+            (most, has_values) = ((2 * most).min(PAGE), true);
+            let revision = after.map_or(page.revision, |(_, at)| at);
+            let last = page.pairs.last().map(|(key, _)| key.clone());
+            self.tell(page.pairs)?;
+            match last {
+                Some(last) if page.has_more => behind = Some((last, revision)),
+                _ if self.ids.is_empty() && revision < self.seen => {
+                    let why = "it has no record, and is not the store that was read before, or has lost revisions: \
+                               nothing changes until it has a record";
+                    return Err(EtcdRefusal::Failed(why.into()));
+                }
+                _ => {
+                    self.seen = revision;
+                    self.next = Some(revision + 1);
+                    self.has_worked = true;
+                    let mark = SourceMark::Revision(revision, self.address.prefix.clone());
+                    self.news
+                        .send(SourceNews::Listed(self.ids.clone(), Some(mark)));
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    /// Tells of changes until the time of the watch is over.
+    fn watch(&mut self, member: &EtcdMember<'_>, first: i64) -> Result<(), EtcdRefusal> {
+        let asked = watch_request(&self.address.prefix, first);
+        let body = self.client.stream(member, ("watch", &asked), WATCH)?;
+        let stream = body.into_with_config().limit(u64::MAX).reader();
+        let mut lines = BufReader::new(stream);
+        let mut line = Zeroizing::new(Vec::new());
+        let most = u64::try_from(MAX_ETCD_ANSWER).unwrap_or(u64::MAX);
+        let (mut next, mut has_begun) = (first, false);
+        loop {
+            line.clear();
+            let read = lines.by_ref().take(most).read_until(b'\n', &mut line);
+            match read {
+                Ok(1..) if line.ends_with(b"\n") => {}
+                // A list finds out what is so long.
+                Ok(_) if line.len() >= MAX_ETCD_ANSWER => return Err(EtcdRefusal::Gap),
+                Ok(_) => return Err(EtcdRefusal::Failed("it ended the watch".into())),
+                // Its time is over.
+                Err(error) if has_begun && is_timeout(&error) => return Ok(()),
+                Err(error) => return Err(EtcdRefusal::Failed(error.to_string())),
+            }
+            let changes = watch_line(&line, next)?;
+            if !std::mem::replace(&mut has_begun, true) {
+                self.has_worked = true;
+                self.news.send(SourceNews::Back);
+            }
+            self.tell(changes.pairs)?;
+            next = changes.next;
+            self.seen = self.seen.max(next - 1);
+            self.next = Some(next);
+        }
+    }
+
+    fn tell(&mut self, pairs: Vec<EtcdPair>) -> Result<(), EtcdRefusal> {
+        let mut pairs = pairs.into_iter().peekable();
+        while pairs.peek().is_some() {
+            let piece = pairs.by_ref().take(PIECE);
+            let piece: Vec<_> = piece
+                .map(|it| etcd_change(&self.address.prefix, it))
+                .collect();
+            for (id, change) in &piece {
+                match change {
+                    RecordChange::Delete => drop(self.ids.remove(id)),
+                    _ => drop(self.ids.insert(RecordId::clone(id))),
+                }
+            }
+            if self.ids.len() > MAX_RECORDS {
+                let why = format!("it has more than {MAX_RECORDS} records");
+                return Err(EtcdRefusal::Failed(why));
+            }
+            self.news.send(SourceNews::Changes(piece));
+        }
+        Ok(())
+    }
+}
+
+fn is_timeout(error: &std::io::Error) -> bool {
+    let inner = error.get_ref();
+    let inner = inner.and_then(|inner| inner.downcast_ref::<ureq::Error>());
+    error.kind() == std::io::ErrorKind::TimedOut || matches!(inner, Some(ureq::Error::Timeout(_)))
+}
