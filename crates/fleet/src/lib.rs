@@ -19,6 +19,7 @@ mod lines;
 mod list;
 mod reconcile;
 mod record;
+mod refusals;
 mod status;
 
 pub use etcd::{

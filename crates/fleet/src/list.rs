@@ -10,6 +10,7 @@ use adit_proto::config::{Cidr, PublicKey};
 
 use crate::blocks::OwnedBlocks;
 use crate::record::{PeerRecord, RecordId};
+use crate::refusals::Refusals;
 
 /// News of one record.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,7 +66,7 @@ pub struct RecordList {
     waiters: HashMap<RecordId, BTreeSet<RecordId>>,
     waiters_for_interface: BTreeSet<RecordId>,
     /// What is wrong with those that are refused.
-    refused: BTreeMap<RecordId, String>,
+    refused: Refusals,
     /// The part of it that no other record can mend.
     bad: BTreeMap<RecordId, String>,
     /// How many hold.
@@ -142,7 +143,7 @@ impl RecordList {
                     match claim.waiting {
                         Some(_) => drop(changed.insert(id)),
                         // It is what it was before a bad one.
-                        None => drop(self.refused.remove(&id)),
+                        None => self.refused.remove(&id),
                     }
                 }
             }
@@ -234,6 +235,11 @@ impl RecordList {
         self.claims.get(id)?.waiting.as_ref()
     }
 
+    /// The records that were or are refused, and that may have another reason since this was asked last.
+    pub fn refusal_news(&mut self) -> BTreeSet<RecordId> {
+        self.refused.take_news()
+    }
+
     /// Finds out which of the records that wait hold now: those of `changed`, and those that wait for them.
     fn settle(&mut self, changed: BTreeSet<RecordId>, mut round: Round) -> BTreeSet<PublicKey> {
         let mut next: Vec<RecordId> = changed.into_iter().collect();
@@ -283,8 +289,8 @@ impl RecordList {
             None => {
                 round.touched.insert(record.public_key);
                 match self.bad.get(&id) {
-                    Some(why) => drop(self.refused.insert(RecordId::clone(&id), why.clone())),
-                    None => drop(self.refused.remove(&id)),
+                    Some(why) => self.refused.insert(RecordId::clone(&id), why.clone()),
+                    None => self.refused.remove(&id),
                 }
                 let claim = Claim {
                     record: Some(record),

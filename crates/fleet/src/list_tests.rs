@@ -87,10 +87,16 @@ fn a_bad_record_leaves_what_was_there() {
     list.change([bad("a"), put("b", 1, &[(2, 32)])]);
     holds(&list, &[("a", 1), ("b", 2)]);
     assert_eq!(list.refused().len(), 2);
+    assert_eq!(list.refusal_news().len(), 2);
+    assert!(list.refusal_news().is_empty());
     // The same again mends it.
     list.change([put("a", 1, &[(1, 32)]), put("b", 2, &[(2, 32)])]);
     assert!(list.refused().is_empty());
-    list.change([bad("c")]);
+    assert_eq!(list.refusal_news().len(), 2);
+    list.change([put("a", 3, &[(1, 32)])]);
+    assert!(list.refusal_news().is_empty());
+    list.change([put("a", 1, &[(1, 32)]), bad("c")]);
+    assert_eq!(list.refusal_news().len(), 1);
     assert_eq!((list.len(), list.known()), (2, 3));
     list.change([delete("c")]);
     assert_eq!((list.known(), list.refused().len()), (2, 0));

@@ -164,6 +164,11 @@ impl Reconciler {
         &self.list
     }
 
+    /// As of [`RecordList::refusal_news`].
+    pub fn refusal_news(&mut self) -> BTreeSet<RecordId> {
+        self.list.refusal_news()
+    }
+
     /// Whether the source has told of all that it has.
     pub fn is_listed(&self) -> bool {
         self.is_listed

@@ -431,14 +431,18 @@ impl AgentWorker {
 
     /// Tells of records that are refused, and for what, where that is news.
     fn tell_refusals(&mut self) {
+        let news = self.reconciler.refusal_news();
         let refused = self.reconciler.list().refused();
-        self.told.retain(|id, _| refused.contains_key(id));
         let mut count = 0;
-        for (id, why) in refused {
-            if self.told.get(id) == Some(why) {
+        for id in news {
+            let Some(why) = refused.get(&id) else {
+                self.told.remove(&id);
+                continue;
+            };
+            if self.told.get(&id) == Some(why) {
                 continue;
             }
-            self.told.insert(RecordId::clone(id), why.clone());
+            self.told.insert(RecordId::clone(&id), why.clone());
             if count < TOLD {
                 say!("adit: {}: {id} is refused: {why}", self.status.interface);
             }
