@@ -298,8 +298,8 @@ pub(crate) struct Peers {
     new: PathBuf,
 }
 
-/// Longer than any such file.
-const MAX_PEERS_FILE: u64 = 8 << 20;
+/// Longer than any such file, of a million peers.
+const MAX_PEERS_FILE: u64 = 256 << 20;
 
 impl Peers {
     pub(crate) fn of(dir: &Path, name: &str) -> Self {

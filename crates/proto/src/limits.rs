@@ -67,8 +67,6 @@ pub const KNOWN_RATE_OF_ALL: u32 = 1000;
 /// Peers that are called in a second, because another process had sessions with them: some 140 µs of a CPU
 /// each, before their responses.
 pub const CALLS_PER_SECOND: u32 = 5000;
-/// Peers whose endpoints are kept for the next process (invariant 5).
-pub const MAX_REMEMBERED: usize = 16_384;
 /// Peers of which it is kept how much of their quotas they have used (invariant 5).
 pub const MAX_QUOTAS_REMEMBERED: usize = 65_536;
 /// The replay window in packets (5.4.6 leaves the figure to implementations).

@@ -109,13 +109,13 @@ fn calls_are_five_thousand_a_second_and_two_for_a_silent_peer() {
         public_of(&Secret::new(&bytes))
     };
     let keys: Vec<_> = (0..PEERS).map(key).collect();
-    let endpoint: SocketAddr = "203.0.113.5:5".parse().unwrap();
-    let left = keys.iter().map(|key| (*key, endpoint));
+    let endpoint = |n| SocketAddr::from(([203, 0, 113, 5], 10_000 + n));
+    let left: Vec<_> = keys.iter().copied().zip((0..PEERS).map(endpoint)).collect();
     net.hosts[B].device = device(78);
-    net.hosts[B].device.remember(left);
+    net.hosts[B].device.remember(left.clone());
     let change = DeviceChange {
         private_key: Some(private_key(B)),
-        peers: keys.into_iter().map(PeerChange::new).collect(),
+        peers: keys.into_iter().rev().map(PeerChange::new).collect(),
         ..DeviceChange::default()
     };
     let start = net.now;
@@ -128,9 +128,80 @@ fn calls_are_five_thousand_a_second_and_two_for_a_silent_peer() {
     let up = net.now;
     net.drain(B);
     net.run_for(secs(1));
-    let first = net.sent(B, "initiation", up).len();
+    let called: Vec<_> = (net.sent(B, "initiation", up).iter())
+        .map(|datagram| datagram.to)
+        .collect();
+    let first = called.len();
     assert!((5000..=5040).contains(&first), "{first} in a second");
+    // In the order in which they were left, whatever that of the configuration is, but for those that are
+    // due at once.
+    let mut late = called
+        .iter()
+        .zip(0_usize..)
+        .map(|(to, n)| usize::from(to.port() - 10_000).abs_diff(n));
+    assert!(late.all(|places| places <= 32), "{called:?}");
+    // A process that ends now leaves the others to the next one.
+    assert_eq!(net.hosts[B].device.active_endpoints(), left[first..]);
     net.run_for(secs(60));
     let all = net.sent(B, "initiation", up).len();
     assert_eq!(all, 2 * usize::from(PEERS));
+}
+
+#[test]
+fn peers_are_left_to_the_next_process_latest_handshake_first() {
+    const C: usize = 2;
+    let mut net = Net::of(3, 44);
+    for (from, inner) in [(A, "10.0.0.1/32"), (C, "10.0.0.3/32")] {
+        net.apply(B, &peer(from, |peer| peer.allowed_ips = vec![add(inner)]));
+        let at = net.hosts[B].addr;
+        net.apply(
+            from,
+            &peer(B, |peer| {
+                peer.allowed_ips = vec![add("10.0.0.2/32")];
+                peer.endpoint = Some(at);
+            }),
+        );
+        net.send(from, B, b"x");
+        net.run_for(secs(1));
+    }
+    let order = |net: &Net| {
+        let left = net.hosts[B].device.active_endpoints().into_iter();
+        left.map(|(key, _)| key).collect::<Vec<_>>()
+    };
+    assert_eq!(order(&net), [C, A].map(public_key));
+    net.run_for(secs(121));
+    net.send(A, B, b"on a session that is old");
+    net.run_for(secs(1));
+    assert_eq!(order(&net), [A, C].map(public_key));
+}
+
+#[test]
+fn all_peers_are_remembered_until_their_sessions_would_have_ended() {
+    let key = |n: u32| {
+        let mut key = [9; 32];
+        key[..4].copy_from_slice(&n.to_le_bytes());
+        PublicKey(key)
+    };
+    for (waits, called) in [(179, 1), (181, 0)] {
+        let (mut net, elsewhere) = roamed(45);
+        let mut left = net.hosts[B].device.active_endpoints();
+        left.extend((0..20_000).map(|n| (key(n), elsewhere)));
+        net.hosts[B].device = device(77);
+        net.hosts[B].device.went_down();
+        net.hosts[B].device.remember(left.clone());
+        net.run_for(secs(600));
+        assert_eq!(net.hosts[B].device.active_endpoints(), left);
+        net.hosts[B].device.came_up(net.now);
+        net.drain(B);
+        net.run_for(secs(waits));
+        let start = net.now;
+        let mut change = peer(A, |peer| peer.allowed_ips = vec![add("10.0.0.1/32")]);
+        change.private_key = Some(private_key(B));
+        net.apply(B, &change);
+        net.run_for(secs(2));
+        assert_eq!(net.sent(B, "initiation", start).len(), called);
+        let left = net.hosts[B].device.active_endpoints().len();
+        assert_eq!(left, if called == 0 { 0 } else { 1 });
+        assert!(net.hosts[B].device.poll_endpoints_changed());
+    }
 }

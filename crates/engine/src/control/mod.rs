@@ -111,10 +111,11 @@ impl<H: Platform> InterfaceControl<H> {
     ) -> io::Result<Self> {
         device.went_down();
         let RememberedPeers { endpoints, used } = platform.remembered();
+        let count = endpoints.len();
         device.remember(endpoints);
         device.remember_used(used.iter().copied());
         let mut control = Self::of(device, platform, common, &InterfaceState::default())?;
-        control.remember.found(used);
+        control.remember.found(count, used);
         Ok(control)
     }
 
@@ -202,12 +203,14 @@ impl<H: Platform> InterfaceControl<H> {
         }
         self.obey_icmp(now);
         self.look_at_paths(now);
-        self.remember.keep(now, &mut self.device, &self.platform);
+        let store = |some: &_, is_last| self.platform.remember(some, is_last);
+        self.remember.keep(now, &mut self.device, store);
         self.put_out();
         self.tell();
         self.set_timer()?;
         let executes = self.executing.is_some() || !self.commands.is_empty();
         let is_busy = self.paths_from.is_some()
+            || self.remember.is_busy()
             || !self.events.is_empty()
             || executes && self.set_at.is_none();
         Ok(is_busy || !self.common.control.is_empty())

@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use adit_io::helper::files::NewPeersFile;
 use adit_io::helper::{self, Placed, TunLocation};
 use adit_io::tun::Tun;
 use adit_io::udp::{self, Udp};
@@ -87,6 +88,8 @@ pub struct LinuxPlatform {
     tick: Option<OwnedFd>,
     /// Packets that the TUN had lost when that was last asked.
     lost: TunDrops,
+    /// A file for the next process, of which a part is written.
+    remembering: Option<NewPeersFile>,
 }
 
 /// The device in its namespace.
@@ -141,6 +144,7 @@ impl LinuxPlatform {
             },
             tick: None,
             lost: TunDrops::default(),
+            remembering: None,
         };
         kernel.follow();
         // What a device lost before it was ours.
@@ -415,11 +419,22 @@ impl Platform for LinuxPlatform {
         path.map(remembered::load).unwrap_or_default()
     }
 
-    fn remember(&self, remembered: &RememberedPeers) -> bool {
+    fn remember(&mut self, some: &RememberedPeers, is_last: bool) -> bool {
         let Some(path) = &self.settings.peers_file else {
             return true;
         };
-        let stored = remembered::store(path, remembered);
+        let begun = self.remembering.take();
+        let file = begun.map_or_else(|| remembered::begin(path), Ok);
+        let stored = file.and_then(|mut file| {
+            remembered::write(&mut file, some)?;
+            match is_last {
+                true => file.keep(),
+                false => {
+                    self.remembering = Some(file);
+                    Ok(())
+                }
+            }
+        });
         if let Err(error) = &stored {
             let path = path.display();
             self.log_verbose(format_args!(

@@ -110,8 +110,9 @@ pub trait Platform: Send + 'static {
         RememberedPeers::default()
     }
 
-    /// Keeps something for the next process, should this one be killed. False if that failed.
-    fn remember(&self, _remembered: &RememberedPeers) -> bool {
+    /// Keeps something for the next process, should this one be killed, in pieces: all of it takes the
+    /// place of what was kept before when the last one came. False if that failed.
+    fn remember(&mut self, _some: &RememberedPeers, _is_last: bool) -> bool {
         true
     }
 

@@ -279,7 +279,14 @@ fn a_file_of_peers_is_replaced_as_a_whole() {
     ask(FileRequest::Keep).expect("kept");
     // A process that is killed here, and one that writes without end.
     write(b"two");
-    write(&vec![b'x'; 9 << 20]);
+    write(b"three");
+    let new = std::fs::File::options();
+    let new = new
+        .clone()
+        .write(true)
+        .open(helper.dir.join("status/wg0.new"));
+    new.and_then(|new| new.set_len((256 << 20) + 1))
+        .expect("longer");
     assert!(ask(FileRequest::Keep).is_err(), "too long");
     let mut text = String::new();
     let file = ask(FileRequest::Recall).and_then(HelperAnswer::one);

@@ -1,9 +1,9 @@
 //! The files of the interfaces that a process serves, by the hand of its helper, if it has one.
 
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::{self, BufWriter, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -20,6 +20,9 @@ use crate::helper::request::HelperRequest;
 /// How long to wait for another process that is just binding or removing a socket in the same
 /// directory.
 const LOCK_PATIENCE: Duration = Duration::from_secs(3);
+
+/// Bytes of the file of peers.
+const WRITTEN_AT_ONCE: usize = 64 << 10;
 
 /// The helper keeps one socket at a time that does not stand in its place yet.
 static LAYING: Mutex<()> = Mutex::new(());
@@ -205,22 +208,53 @@ pub fn recall(dir: &Path, name: &str) -> io::Result<File> {
     fd.map(File::from)
 }
 
-/// Puts a new file of that kind in the place of the last one.
+/// A new file of that kind, to be written.
 ///
 /// # Errors
 ///
-/// Those of openat(2), write(2) and rename(2).
-pub fn remember(dir: &Path, name: &str, text: &[u8]) -> io::Result<()> {
-    let is_ours = has(Folder::Status as usize, dir).is_none();
-    let peers = Peers::of(dir, name);
-    let file = match is_ours {
-        true => peers.begin(),
-        false => by_helper(FileRequest::Remember(name_of(name)?), &[])?.one(),
+/// Those of openat(2).
+pub fn remember(dir: &Path, name: &str) -> io::Result<NewPeersFile> {
+    let file = match has(Folder::Status as usize, dir) {
+        None => Peers::of(dir, name).begin(),
+        Some(_) => by_helper(FileRequest::Remember(name_of(name)?), &[])?.one(),
     };
-    File::from(file?).write_all(text)?;
-    match is_ours {
-        true => peers.keep(),
-        false => by_helper(FileRequest::Keep(name_of(name)?), &[]).map(drop),
+    Ok(NewPeersFile {
+        file: BufWriter::with_capacity(WRITTEN_AT_ONCE, File::from(file?)),
+        dir: dir.to_owned(),
+        name: name.to_owned(),
+    })
+}
+
+/// A file of that kind which is not in its place yet.
+#[derive(Debug)]
+pub struct NewPeersFile {
+    file: BufWriter<File>,
+    dir: PathBuf,
+    name: String,
+}
+
+impl NewPeersFile {
+    /// Puts it in the place of the last one.
+    ///
+    /// # Errors
+    ///
+    /// Those of write(2) and rename(2).
+    pub fn keep(mut self) -> io::Result<()> {
+        self.file.flush()?;
+        match has(Folder::Status as usize, &self.dir) {
+            None => Peers::of(&self.dir, &self.name).keep(),
+            Some(_) => by_helper(FileRequest::Keep(name_of(&self.name)?), &[]).map(drop),
+        }
+    }
+}
+
+impl Write for NewPeersFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.file.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
     }
 }
 

@@ -6,13 +6,14 @@
 //! It leaves no session: the next process has keys and counters of its own (invariant 1). A gateway
 //! that takes the place of another one calls that one's peers in the same way.
 
-use std::collections::BTreeSet;
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use crate::Time;
 use crate::device::Device;
-use crate::device::peer_state::CallReason;
+use crate::device::peer_state::{CallReason, PeerState};
 use crate::endpoint::{Endpoint, Source};
 use crate::limits::*;
 use crate::secret::PublicKey;
@@ -35,13 +36,64 @@ pub enum PeerCall {
     IsNoPeer,
 }
 
+/// Peers that are listed at a time, because handshakes wait meanwhile.
+const LISTED_AT_ONCE: usize = 1024;
+
+/// The latest handshake first, and behind all of them peers by their turn to be called.
+type EndpointRank = (Reverse<Option<Time>>, u64);
+
+/// Where peers are, those with the latest handshakes first: see [`Device::list_active`].
+#[derive(Default)]
+pub struct ActiveEndpoints {
+    looked_at: LookedAt,
+    found: BTreeMap<EndpointRank, (PublicKey, SocketAddr)>,
+}
+
+#[derive(PartialEq, Eq)]
+enum LookedAt {
+    /// Peers with a session, of indices before this number: see `Device::peers_in_use_from`.
+    Sessions(u32),
+    /// Those that are called before this turn, too.
+    Calls(u64),
+    /// Those with a lesser key that are not configured yet, too.
+    NotConfigured(PublicKey),
+    All,
+}
+
+impl Default for LookedAt {
+    fn default() -> Self {
+        Self::Sessions(0)
+    }
+}
+
+impl ActiveEndpoints {
+    fn add(&mut self, at: EndpointRank, found: Option<(PublicKey, SocketAddr)>) {
+        self.found.extend(found.map(|found| (at, found)));
+    }
+}
+
+impl Iterator for ActiveEndpoints {
+    type Item = (PublicKey, SocketAddr);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.found.pop_first().map(|(_, found)| found)
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.found.len(), Some(self.found.len()))
+    }
+}
+
+impl ExactSizeIterator for ActiveEndpoints {}
+
 impl Device {
-    /// The process before this one had sessions with these peers, there: they are called as soon as
-    /// they are configured and the device is up. At most MAX_REMEMBERED; call it before the first
-    /// change.
+    /// The process before this one had sessions with these peers, there: they are called in this order,
+    /// as soon as they are configured and the device is up, within REJECT_AFTER_TIME. At most MAX_PEERS;
+    /// call it before the first change.
     pub fn remember(&mut self, peers: impl IntoIterator<Item = (PublicKey, SocketAddr)>) {
-        let peers = peers.into_iter().take(MAX_REMEMBERED);
-        self.remembered.endpoints.extend(peers);
+        for ((key, addr), turn) in peers.into_iter().take(MAX_PEERS).zip(0..) {
+            self.remembered.endpoints.entry(key).or_insert((addr, turn));
+        }
     }
 
     /// Whether [`Device::active_endpoints`] may have changed since this was last asked.
@@ -49,15 +101,58 @@ impl Device {
         std::mem::take(&mut self.remembered.changed)
     }
 
-    /// Where the peers are that have a session: what the next process should remember. At most
-    /// MAX_REMEMBERED, any of them.
+    /// Where the peers are that have a session, and those that are still to be called: what the next
+    /// process should remember.
     pub fn active_endpoints(&self) -> Vec<(PublicKey, SocketAddr)> {
-        let mut seen = BTreeSet::new();
-        self.peers_in_use_from(0)
-            .filter(|(_, peer)| peer.current().is_some() && seen.insert(peer.id()))
-            .filter_map(|(_, peer)| Some((peer.public_key(), peer.endpoint()?.addr)))
-            .take(MAX_REMEMBERED)
-            .collect()
+        let mut list = ActiveEndpoints::default();
+        while !self.list_active(&mut list) {}
+        list.collect()
+    }
+
+    /// The same in pieces: looks at some of the peers. True when `list` has all.
+    pub fn list_active(&self, list: &mut ActiveEndpoints) -> bool {
+        let state = |id: u32| self.peers.get(&id).map(|state| &**state);
+        let endpoint = |state: &PeerState| Some((state.public_key(), state.peer.endpoint()?.addr));
+        let waiting = &self.remembered;
+        list.looked_at = match list.looked_at {
+            LookedAt::Sessions(from) => {
+                let mut indices = self.core.indices.peers_from(from);
+                // A peer has several indices, and stands once in the list.
+                for (_, id) in indices.by_ref().take(LISTED_AT_ONCE) {
+                    let has_session = |state: &&PeerState| state.peer.current().is_some();
+                    if let Some(state) = state(id).filter(has_session) {
+                        let at = state.last_handshake.unwrap_or_default();
+                        list.add((Reverse(Some(at)), id.into()), endpoint(state));
+                    }
+                }
+                let next = indices.next();
+                next.map_or(LookedAt::Calls(0), |(from, _)| LookedAt::Sessions(from))
+            }
+            LookedAt::Calls(from) => {
+                let mut calls = waiting.calls.range(from..);
+                for (turn, id) in calls.by_ref().take(LISTED_AT_ONCE) {
+                    let is_new = |state: &&PeerState| {
+                        state.call_due.is_some() && state.peer.current().is_none()
+                    };
+                    list.add(
+                        (Reverse(None), *turn),
+                        state(*id).filter(is_new).and_then(endpoint),
+                    );
+                }
+                let next = calls.next().map(|(from, _)| LookedAt::Calls(*from));
+                next.unwrap_or(LookedAt::NotConfigured(PublicKey([0; 32])))
+            }
+            LookedAt::NotConfigured(from) => {
+                let mut peers = waiting.endpoints.range(from..);
+                for (key, (addr, turn)) in peers.by_ref().take(LISTED_AT_ONCE) {
+                    list.add((Reverse(None), *turn), Some((*key, *addr)));
+                }
+                let next = peers.next();
+                next.map_or(LookedAt::All, |(from, _)| LookedAt::NotConfigured(*from))
+            }
+            LookedAt::All => LookedAt::All,
+        };
+        list.looked_at == LookedAt::All
     }
 
     /// Another host had this peer until now, which was at `to` then, if that is known. A handshake with
@@ -107,12 +202,16 @@ impl Device {
     }
 
     pub(super) fn next_call(&self) -> Option<Time> {
-        let some = self.core.up && !self.remembered.calls.is_empty();
-        some.then_some(self.remembered.next)
+        // A peer that hears later of coming up would be called twice.
+        let can_call = self.core.up && self.coming_up.is_none();
+        let some = can_call && !self.remembered.calls.is_empty();
+        let next = some.then_some(self.remembered.next);
+        next.into_iter().chain(self.remembered.forget_at).min()
     }
 
     /// Calls the next of them, if it is time.
     pub(super) fn call_remembered(&mut self, now: Time) {
+        self.remembered.forget(now);
         if self.next_call().is_none_or(|at| at > now) {
             return;
         }
@@ -120,7 +219,7 @@ impl Device {
         let late = now.since(self.remembered.next).min(INTERVAL * 32);
         self.remembered.next = Time(now.0 - u64::try_from(late.as_nanos()).unwrap_or(0));
         while self.remembered.next <= now
-            && let Some(id) = self.remembered.calls.pop_front()
+            && let Some((_, id)) = self.remembered.calls.pop_first()
         {
             self.remembered.next = self.remembered.next + INTERVAL;
             if let Some(state) = self.peers.get_mut(&id)

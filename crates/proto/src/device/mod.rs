@@ -59,7 +59,7 @@ use crate::{AllowedIps, InUse, Tai64N, Time};
 use peer_state::PeerState;
 use remembered::Remembered;
 
-pub use calls::PeerCall;
+pub use calls::{ActiveEndpoints, PeerCall};
 pub use common::Random;
 pub use configure::Transaction;
 pub use handed_over::{HAND_OVER_FORMAT, Import, NotImported};
@@ -386,6 +386,7 @@ impl Device {
     /// learn of it by [`Device::handle_timeout`].
     pub fn came_up(&mut self, now: Time) {
         self.core.up = true;
+        self.remembered.came_up(now);
         self.coming_up = Some(0);
         self.tell_peers_of_coming_up(now);
     }
