@@ -1,5 +1,6 @@
 //! `adit call`: this host takes the place of another gateway, and has that one's peers come.
 
+use std::collections::HashSet;
 use std::fmt::Write as _;
 use std::io::{ErrorKind, Read};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -10,9 +11,12 @@ use adit_ctl::uapi::{CalledPeers, ClientError, MAX_CALLED, UapiClient};
 use adit_proto::config::{DeviceStatus, PublicKey};
 use serde::Serialize;
 
+use crate::call::present::Whom;
 use crate::cli::{self, CallArgs, OutputArgs};
-use crate::failure::{Context, Failure, Result, say};
+use crate::failure::{Context, Failure, Result, bail, say};
 use crate::quick;
+
+mod present;
 
 /// Peers, and where each was last, in the order in which they are called.
 type Calls = Vec<(PublicKey, Option<SocketAddr>)>;
@@ -22,13 +26,51 @@ pub(crate) fn call(args: &CallArgs) -> Result<()> {
     if args.list {
         return cli::print(list(&status(name)?).as_bytes());
     }
-    let peers = match &args.endpoints {
-        Some(path) => read(path)?,
-        None => known(&status(name)?),
-    };
+    if args.when_present
+        && let Some(address) = args.from
+    {
+        return call_each_time(args, address);
+    }
+    let peers = peers(args)?;
     if let Some(from) = args.from {
         check_address(from)?;
     }
+    call_all(args, &peers)
+}
+
+fn call_each_time(args: &CallArgs, address: IpAddr) -> Result<()> {
+    if args.endpoints.as_deref().is_some_and(is_stdin) {
+        bail!(
+            Mistake,
+            "--when-present reads the list each time the address comes: give --endpoints a file"
+        );
+    }
+    let name = &args.interface;
+    let ready = match args.said.quiet {
+        true => String::new(),
+        false => format!("the peers of {name} are called each time {address} comes to this host"),
+    };
+    present::each_time(address, &ready, |whom| {
+        let mut peers = peers(args)?;
+        if whom == Whom::Strangers {
+            let status = status(name)?;
+            let came = (status.peers.iter()).filter(|peer| peer.last_handshake.is_some());
+            let came: HashSet<_> = came.map(|peer| peer.public_key).collect();
+            peers.retain(|(key, _)| !came.contains(key));
+        }
+        call_all(args, &peers)
+    })
+}
+
+fn peers(args: &CallArgs) -> Result<Calls> {
+    match &args.endpoints {
+        Some(path) => read(path),
+        None => Ok(known(&status(&args.interface)?)),
+    }
+}
+
+fn call_all(args: &CallArgs, peers: &Calls) -> Result<()> {
+    let name = &args.interface;
     let mut all = CalledPeers::default();
     let mut client = connect(name)?;
     for some in peers.chunks(MAX_CALLED) {
@@ -145,8 +187,12 @@ fn list(status: &DeviceStatus) -> String {
     text
 }
 
+fn is_stdin(path: &Path) -> bool {
+    path == Path::new("-")
+}
+
 fn read(path: &Path) -> Result<Calls> {
-    let is_stdin = path == Path::new("-");
+    let is_stdin = is_stdin(path);
     let shown = match is_stdin {
         true => "standard input".to_owned(),
         false => path.display().to_string(),

@@ -403,6 +403,11 @@ pub(crate) struct CallArgs {
     /// with the latest handshakes come first
     #[arg(long, conflicts_with_all = ["endpoints", "from", "quiet", "json"])]
     pub(crate) list: bool,
+    /// Wait for the address of --from, and call the peers each time it comes to this host, until this
+    /// program is ended. FILE is read each time. If the address is here at the start, only peers are
+    /// called that had no handshake yet
+    #[arg(long, requires = "from")]
+    pub(crate) when_present: bool,
     #[command(flatten)]
     pub(crate) said: OutputArgs,
 }

@@ -190,6 +190,12 @@ fn calls(roff: &mut Roff) {
          whose time is earlier than that of the last one from the other gateway: the clocks of both must be right. \
          docs/failover.md has a configuration for keepalived.",
     );
+    paragraph(
+        roff,
+        "`--when-present` is for a service that runs all the time, on both gateways, whatever moves the address. What fails, \
+         as when the interface or the list is missing, is tried again when an address or an interface changes. The service \
+         manager is told when it watches (`Type=notify`).",
+    );
 }
 
 fn keys(roff: &mut Roff) {

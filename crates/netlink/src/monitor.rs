@@ -29,6 +29,9 @@ use crate::{Address, Link, Raw, descriptor, open_socket, receive};
 /// IPV6_IFINFO, IPV6_RULE, IPV4_NETCONF, IPV6_NETCONF and NEXTHOP.
 const GROUPS: [u32; 11] = [1, 5, 7, 8, 9, 11, 12, 19, 24, 25, 32];
 
+/// RTNLGRP_LINK, IPV4_IFADDR and IPV6_IFADDR.
+const GROUPS_OF_ADDRESSES: [u32; 3] = [1, 5, 9];
+
 /// RTM_BASE: messages below are netlink's own.
 const FIRST_OF_ROUTING: u16 = 16;
 
@@ -64,8 +67,22 @@ impl Monitor {
     ///
     /// Those of socket(2) and bind(2).
     pub fn open() -> io::Result<Self> {
+        Self::of_groups(&GROUPS)
+    }
+
+    /// Watches the calling thread's namespace, and reports links and addresses only: a router may learn
+    /// thousands of routes a second.
+    ///
+    /// # Errors
+    ///
+    /// Those of socket(2) and bind(2).
+    pub fn of_addresses() -> io::Result<Self> {
+        Self::of_groups(&GROUPS_OF_ADDRESSES)
+    }
+
+    fn of_groups(groups: &[u32]) -> io::Result<Self> {
         // The group with number n is bit n - 1.
-        let groups = GROUPS.iter().fold(0, |bits, group| bits | 1 << (group - 1));
+        let groups = groups.iter().fold(0, |bits, group| bits | 1 << (group - 1));
         let socket = open_socket(netlink_sys::protocols::NETLINK_ROUTE, groups)?;
         socket.set_non_blocking(true)?;
         // A burst of routes should not be lost at once; if it is, `Lost` tells.

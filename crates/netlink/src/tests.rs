@@ -354,6 +354,30 @@ fn a_monitor_reports_every_change() {
 }
 
 #[test]
+fn a_monitor_of_addresses_reports_no_routes() {
+    inside(|| {
+        let netlink = Netlink::open().unwrap();
+        let monitor = Monitor::of_addresses().unwrap();
+        let index = interface(&netlink, "one");
+        let address = ip("10.0.0.1");
+        netlink.add_address(index, address, 24, false).unwrap();
+        netlink.delete_address(index, address, 24).unwrap();
+        netlink.delete_link(index).unwrap();
+        let (mut came, mut went, mut links) = (0, 0, 0);
+        let each = |event| match event {
+            NetlinkEvent::Address(it) => came += usize::from(it.ip == address),
+            NetlinkEvent::AddressGone(it) => went += usize::from(it.ip == address),
+            NetlinkEvent::Link(_) | NetlinkEvent::LinkGone { .. } => links += 1,
+            other => panic!("{other:?}"),
+        };
+        // The kernel tells before it answers.
+        monitor.drain(each).unwrap();
+        assert_eq!((came, went), (1, 1));
+        assert!(links >= 2, "{links}");
+    });
+}
+
+#[test]
 fn garbage_from_a_socket_is_no_message() {
     for bytes in [&[][..], &[1], &[16, 0, 0, 0], &[255; 40], &[0; 64]] {
         assert_eq!(Raw::split(bytes).count(), 0);

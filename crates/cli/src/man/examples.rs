@@ -59,6 +59,10 @@ pub(super) fn of(page: &str) -> &'static [(&'static str, &'static str)] {
                 "adit call wg0 --endpoints /run/wg0.endpoints --from 192.0.2.100",
                 "The command for keepalived's notify_master there: the address 192.0.2.100 has moved.",
             ),
+            (
+                "adit call wg0 --endpoints /run/wg0.endpoints --from 192.0.2.100 --when-present",
+                "A service that does the same whenever that address comes, whatever moves it.",
+            ),
         ],
         "adit-save" => &[(
             "wg set wg0 listen-port 51900 && adit save wg0",

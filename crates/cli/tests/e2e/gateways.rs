@@ -85,11 +85,11 @@ impl Gateways {
     }
 }
 
-fn adit(host: &Container, args: &str) -> Finished {
+pub fn adit(host: &Container, args: &str) -> Finished {
     host.try_sh(&format!("{} {args}", Program::Adit.path().display()))
 }
 
-fn latest_handshake(host: &Container) -> u64 {
+pub fn latest_handshake(host: &Container) -> u64 {
     let shown = host.sh("wg show wg0 latest-handshakes");
     let time = shown.split_whitespace().nth(1).expect("a peer");
     time.parse().expect("a number")
@@ -151,6 +151,87 @@ fn a_gateway_calls_clients_of_wireguard_go() {
 }
 
 #[test]
+fn peers_are_called_each_time_the_address_comes() {
+    let gateways = Gateways::new(Program::Adit);
+    let (client, second) = (&gateways.client.host, &gateways.second);
+    ping(client, "192.168.77.1", 1);
+    let list = adit(&gateways.first, "call wg0 --list").stdout;
+    let moves = |what: &str| second.sh(&format!("ip addr {what} {MOVED}/32 dev lo"));
+    moves("del");
+    let program = Program::Adit.path();
+    second.sh(&format!(
+        "{} call wg0 --endpoints /run/list --from {MOVED} --when-present < /dev/null > /run/said 2>&1 &",
+        program.display()
+    ));
+    let says = |what: &str| {
+        wait_for(what, seconds(20), || {
+            second.sh("cat /run/said").contains(what)
+        });
+        second.sh("> /run/said");
+    };
+    says("the peers of wg0 are called each time 192.0.2.1 comes to this host");
+    gateways.fail_over();
+
+    // There is no list yet: that is tried again when something changes.
+    moves("add");
+    says("cannot read /run/list");
+    second.sh_with_input("cat > /run/list", &list);
+    second.sh("ip addr add 192.0.2.7/32 dev lo");
+    says("wg0 calls one peer");
+    wait_for("the client has come", seconds(20), || {
+        latest_handshake(second) > 0
+    });
+    ping(second, "192.168.77.2", 1);
+    ping(client, "192.168.77.1", 1);
+
+    // A peer that came in the last five seconds is left alone.
+    let first = latest_handshake(second);
+    wait_for("time has passed", seconds(20), || {
+        let now: u64 = second.sh("date +%s").trim().parse().expect("a number");
+        now > first + 6
+    });
+    moves("del");
+    moves("add");
+    says("wg0 calls one peer");
+    wait_for("the client has come again", seconds(20), || {
+        latest_handshake(second) > first
+    });
+    // The list is read each time. What else changes calls nobody.
+    second.sh(&format!(
+        "ip addr del 192.0.2.7/32 dev lo; echo {} > /run/list",
+        Keys::new().public
+    ));
+    moves("del");
+    moves("add");
+    says("wg0 calls no peer, 1 are no peers of it");
+}
+
+#[test]
+fn an_address_that_is_here_already_has_no_peer_called_that_came() {
+    let gateways = Gateways::new(Program::Adit);
+    let (client, first) = (&gateways.client.host, &gateways.first);
+    ping(client, "192.168.77.1", 1);
+    let before = latest_handshake(first);
+    // What the list says of it is old.
+    let (key, gone) = (first.sh("wg show wg0 peers"), Keys::new().public);
+    first.sh_with_input(
+        "cat > /run/list",
+        &format!("{} 203.0.113.9:9\n{gone}\n", key.trim()),
+    );
+    let program = Program::Adit.path();
+    first.sh(&format!(
+        "{} call wg0 --endpoints /run/list --from {MOVED} --when-present < /dev/null > /run/said 2>&1 &",
+        program.display()
+    ));
+    let expected = "wg0 calls no peer, 1 are no peers of it";
+    wait_for(expected, seconds(20), || {
+        first.sh("cat /run/said").contains(expected)
+    });
+    assert_eq!(latest_handshake(first), before);
+    assert!(!first.sh("wg show wg0 endpoints").contains("203.0.113.9"));
+}
+
+#[test]
 fn calls_that_cannot_be_made_say_why() {
     let host = Container::new("gateway");
     let _daemon = Daemon::start(&host, Program::Adit, "wg0", &Start::default());
@@ -175,6 +256,11 @@ fn calls_that_cannot_be_made_say_why() {
             "/run/list:2: expected ADDRESS:PORT behind the key",
         ),
         ("call wg0 --list --from 192.0.2.1", "cannot be used with"),
+        ("call wg0 --when-present", "--from <ADDRESS>"),
+        (
+            "call wg0 --endpoints - --from 127.0.0.1 --when-present",
+            "--when-present reads the list each time the address comes",
+        ),
     ] {
         let called = adit(&host, args);
         assert!(
