@@ -38,6 +38,10 @@ impl Route {
     /// The main table.
     pub const MAIN: u32 = 254;
 
+    /// Who added a route that is added here: routing daemons export routes by this number. It is in no list of such
+    /// numbers (rtnetlink.h, iproute2's rt_protos, FRR). Who lists or deletes routes takes those of all.
+    pub const PROTOCOL: u8 = 87;
+
     /// A route to a network through an interface, in the main table.
     pub fn through(oif: u32, destination: IpAddr, prefix_len: u8) -> Self {
         Self {
@@ -205,7 +209,7 @@ impl Route {
         message.header.destination_prefix_length = prefix_len;
         // The attribute says it; the header's byte cannot hold most tables.
         message.header.table = u8::try_from(self.table).unwrap_or(RouteHeader::RT_TABLE_UNSPEC);
-        message.header.protocol = RouteProtocol::Boot;
+        message.header.protocol = RouteProtocol::from(Self::PROTOCOL);
         message.header.kind = match self.unicast {
             true => RouteType::Unicast,
             false => RouteType::Unreachable,

@@ -5,13 +5,15 @@ use std::fmt::Write;
 use std::net::{IpAddr, SocketAddr};
 
 use adit_ctl::config::{self, InterfaceSection, Table};
-use adit_netlink::Family;
+use adit_netlink::{Family, Route};
 
 use super::Quick;
 use super::endpoint;
 use super::routing::{self, Planned};
 use crate::cli::{self, UpArgs};
 use crate::failure::{Result, say};
+
+const PROTOCOL: u8 = Route::PROTOCOL;
 
 pub(super) fn print(args: &UpArgs) -> Result<()> {
     let (quick, netlink) = Quick::prepare(args)?;
@@ -93,7 +95,7 @@ impl Quick {
             let metric = u32::MAX;
             _ = writeln!(
                 out,
-                "ip -{version} route add unreachable {all} table {mark} metric {metric}"
+                "ip -{version} route add unreachable {all} table {mark} metric {metric} proto {PROTOCOL}"
             );
         }
         for address in &interface.addresses {
@@ -122,7 +124,10 @@ impl Quick {
                         Table::Auto => String::new(),
                         _ => format!(" table {table}"),
                     };
-                    _ = writeln!(out, "ip -{version} route add {block} dev {name}{table}");
+                    _ = writeln!(
+                        out,
+                        "ip -{version} route add {block} dev {name}{table} proto {PROTOCOL}"
+                    );
                 }
                 Planned::Default(block) => self.default_route(out, Family::of(block.addr()), mark),
             }
@@ -141,7 +146,7 @@ impl Quick {
         };
         _ = write!(
             out,
-            "ip -{version} route add {all} dev {name} table {mark}\n\
+            "ip -{version} route add {all} dev {name} table {mark} proto {PROTOCOL}\n\
              ip -{version} rule add not fwmark {mark} table {mark}\n\
              ip -{version} rule add table main suppress_prefixlength 0\n"
         );

@@ -49,6 +49,7 @@ mod policies;
 mod proxy;
 mod quick;
 mod refusals;
+mod routers;
 mod sandbox;
 mod says;
 mod service;
