@@ -1,6 +1,6 @@
 //! What docs/failover.md says about the programs that move addresses and tell routes, tried with these.
 
-use crate::gateways::adit;
+use crate::gateways::{adit, latest_handshake};
 use crate::harness::*;
 
 /// A configuration of the page.
@@ -12,6 +12,131 @@ fn block(of: &str) -> String {
         .find(|block| block.contains(of))
         .expect("a configuration")
         .to_owned()
+}
+
+const MOVED: &str = "192.0.2.100";
+
+/// ```text
+///   client ─┐
+///            switch ─┬─ first        both have 192.0.2.100, in turn
+///                    └─ second
+/// ```
+struct Cluster {
+    _switch: Container,
+    gateways: [Container; 2],
+    client: Daemon,
+    _daemons: Vec<Daemon>,
+}
+
+impl Cluster {
+    fn new() -> Self {
+        let switch = Container::new("switch");
+        switch.sh("ip link add br0 type bridge; ip link set br0 up");
+        let [first, second, client] = ["first", "second", "client"].map(Container::new);
+        for (host, n) in [(&first, 1), (&second, 2), (&client, 9)] {
+            let port = format!("port{n}");
+            link(
+                host,
+                "eth0",
+                &[&format!("192.0.2.{n}/24")],
+                &switch,
+                &port,
+                &[],
+            );
+            switch.sh(&format!("ip link set {port} master br0"));
+        }
+        let (gateway, peer) = (Keys::new(), Keys::new());
+        let serve = |host: &Container, config: &str, address: &str| {
+            let daemon = Daemon::start(host, Program::Adit, "wg0", &Start::default());
+            setconf(host, "wg0", config);
+            host.sh(&format!(
+                "ip addr add {address}/24 dev wg0; ip link set wg0 up"
+            ));
+            daemon
+        };
+        let config = format!(
+            "[Interface]\nPrivateKey = {}\nListenPort = 51820\n[Peer]\nPublicKey = {}\nAllowedIPs = 192.168.77.2/32\n",
+            gateway.private, peer.public
+        );
+        let daemons = [&first, &second].map(|host| serve(host, &config, "192.168.77.1"));
+        let config = format!(
+            "[Interface]\nPrivateKey = {}\n[Peer]\nPublicKey = {}\nAllowedIPs = 192.168.77.0/24\nEndpoint = {MOVED}:51820\n",
+            peer.private, gateway.public
+        );
+        let client = serve(&client, &config, "192.168.77.2");
+        Self {
+            _switch: switch,
+            gateways: [first, second],
+            client,
+            _daemons: daemons.into(),
+        }
+    }
+}
+
+/// Starts keepalived as the page has it. It logs to /run/log. What its script does goes to /run/called: the address
+/// when it starts, and then what `adit` prints.
+fn keepalived(host: &Container, priority: u8) {
+    let config = block("vrrp_instance").replace("priority 100", &format!("priority {priority}"));
+    let config = config.replace("/usr/bin/adit", "/etc/keepalived/adit");
+    host.sh_with_input(
+        "mkdir -p /etc/keepalived; chmod 755 /etc/keepalived; cat > /etc/keepalived/own.conf",
+        &config,
+    );
+    host.sh_with_input(
+        "cat > /etc/keepalived/adit; chmod 755 /etc/keepalived/adit",
+        &format!(
+            "#!/bin/sh\nip -o addr show to {MOVED} > /run/called\n{} \"$@\" >> /run/called 2>&1\n",
+            Program::Adit.path().display()
+        ),
+    );
+    host.sh("keepalived -n -l -D -f /etc/keepalived/own.conf < /dev/null > /run/log 2>&1 &");
+}
+
+fn has_moved_to(host: &Container) -> bool {
+    !host.sh(&format!("ip -o addr show to {MOVED}")).is_empty()
+}
+
+#[test]
+fn keepalived_moves_the_address_and_has_the_other_gateway_call() {
+    let cluster = Cluster::new();
+    let ([first, second], client) = (&cluster.gateways, &cluster.client.host);
+    keepalived(first, 150);
+    wait_for("the address is at the first one", seconds(20), || {
+        has_moved_to(first)
+    });
+    keepalived(second, 100);
+    wait_for("the second one stands by", seconds(20), || {
+        second.sh("cat /run/log").contains("Entering BACKUP STATE")
+    });
+    wait_for("the client is connected", seconds(30), || {
+        client.try_sh("ping -n -c 1 -W 1 192.168.77.1").ok()
+    });
+    assert!(latest_handshake(first) > 0 && latest_handshake(second) == 0);
+    let list = adit(first, "call wg0 --list");
+    assert_eq!(list.stdout.lines().count(), 1, "{list:?}");
+
+    // The first one dies, and the client does not come by itself.
+    client.sh(
+        "nft add table ip own; nft 'add chain ip own output { type filter hook output priority 0; }'; \
+         nft add rule ip own output udp length 156 drop",
+    );
+    second.sh_with_input("rm -f /run/called; cat > /run/wg0.endpoints", &list.stdout);
+    first.sh("ip link set eth0 down");
+    wait_for("the address is at the second one", seconds(20), || {
+        has_moved_to(second)
+    });
+    wait_for("the client was called", seconds(20), || {
+        let called = second.try_sh("cat /run/called").stdout;
+        let mut lines = called.lines();
+        // The address was there before.
+        lines.next().is_some_and(|line| line.contains(MOVED))
+            && lines.any(|line| line.contains("wg0 calls one peer"))
+    });
+    wait_for("the client has come", seconds(20), || {
+        latest_handshake(second) > 0
+    });
+    ping(client, "192.168.77.1", 1);
+    ping(second, "192.168.77.2", 1);
 }
 
 #[test]
