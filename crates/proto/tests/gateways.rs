@@ -133,3 +133,47 @@ fn a_peer_that_is_called_often_waits_for_one_call() {
     net.run_for(secs(4));
     assert_eq!(net.sent(B, "initiation", start).len(), 1);
 }
+
+/// The other gateway's clock is 30 s ahead of that of the one that calls.
+#[test]
+fn a_slow_clock_keeps_a_call_from_those_alone_whom_the_other_gateway_had_just_called() {
+    let slow = |net: &mut Net| {
+        net.hosts[B].skew = -30;
+        let at = net.status(B, A).endpoint;
+        net.hosts[B].device = device(77);
+        let mut change = peer(A, |peer| peer.allowed_ips = vec![add("10.0.0.1/32")]);
+        change.private_key = Some(private_key(B));
+        net.apply(B, &change);
+        assert_eq!(call(net, at, None), PeerCall::Due);
+        net.run_for(secs(12));
+    };
+    let called_before = |seed: u64| {
+        let mut net = Net::pair(seed);
+        net.connect();
+        net.run_for(secs(6));
+        let before = net.session(A, B).local_index();
+        assert_eq!(call(&mut net, None, None), PeerCall::Due);
+        net.run_for(secs(1));
+        assert_ne!(net.session(A, B).local_index(), before);
+        net
+    };
+    // The peer began its session itself.
+    let mut net = Net::pair(56);
+    net.connect();
+    slow(&mut net);
+    assert!(has_session(&net));
+
+    // Both calls are refused: the peer has seen a later time. It comes by itself.
+    let mut net = called_before(57);
+    slow(&mut net);
+    assert!(!has_session(&net));
+    net.send(A, B, b"to the one before");
+    net.run_for(secs(20));
+    assert!(has_session(&net));
+
+    // Half a minute after that handshake, the time of the call is later.
+    let mut net = called_before(58);
+    net.run_for(secs(30));
+    slow(&mut net);
+    assert!(has_session(&net));
+}
