@@ -211,6 +211,12 @@ fn bird_tells_routers_of_the_peers_that_are_routed_and_of_nothing_else() {
         }
     };
     waits(&["10.66.0.2", "10.66.0.3", "fd66::2", "fd66::3"]);
+    // As keepalived has a gateway do that loses the address, and one that gets it.
+    let birdc = |what: &str| hub.sh(&format!("birdc -s /run/bird.ctl {what} routers4"));
+    birdc("disable");
+    waits(&["fd66::2", "fd66::3"]);
+    birdc("enable");
+    waits(&["10.66.0.2", "10.66.0.3", "fd66::2", "fd66::3"]);
     let via = router.sh("ip route get 10.66.0.2");
     assert!(via.contains("via 10.70.0.1"), "{via}");
     write(
