@@ -29,11 +29,12 @@ mod worker;
 use std::fs::Permissions;
 use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt, chown};
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitCode, Stdio};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::io::retry_on_intr;
+use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, kill_process, wait, waitpid};
 use signal_hook::consts::{SIGCHLD, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -72,12 +73,12 @@ fn supervise(args: &ServeAgentArgs) -> Result<ExitCode> {
             .stdin(Stdio::null());
         let worker = command.spawn();
         let worker = worker.context(|| "cannot start the process that does the work".into())?;
-        let status = end_of(worker, &mut signals);
+        let status = end_of(&worker, &mut signals);
         let status = status.context(|| "cannot wait for the process that does the work".into())?;
         let Some(status) = status else {
             return Ok(ExitCode::SUCCESS);
         };
-        match (status.code(), status.signal()) {
+        match (status.exit_status(), status.terminating_signal()) {
             (Some(code), _) if code == i32::from(BEGIN_ANEW) => {}
             (Some(code), _) => return Ok(ExitCode::from(u8::try_from(code).unwrap_or(1))),
             (None, signal) => bail!(
@@ -91,21 +92,34 @@ fn supervise(args: &ServeAgentArgs) -> Result<ExitCode> {
 }
 
 /// Waits for the end of the process that does the work. `None`: this one was asked to end, and has ended it.
-fn end_of(mut worker: Child, signals: &mut Signals) -> std::io::Result<Option<ExitStatus>> {
+fn end_of(worker: &Child, signals: &mut Signals) -> std::io::Result<Option<WaitStatus>> {
+    let worker = Pid::from_child(worker);
     let is_asked = |signal| signal != SIGCHLD;
     loop {
-        let status = worker.try_wait()?;
+        let status = reap(worker)?;
         // A terminal asks both.
         if signals.pending().any(is_asked) || status.is_none() && signals.wait().any(is_asked) {
             if status.is_none() {
-                let _ = kill_process(Pid::from_child(&worker), Signal::TERM);
+                let _ = kill_process(worker, Signal::TERM);
+                retry_on_intr(|| waitpid(Some(worker), WaitOptions::empty()))?;
             }
-            return worker.wait().map(|_| None);
+            return Ok(None);
         }
         if status.is_some() {
             return Ok(status);
         }
     }
+}
+
+/// How the process that does the work has ended, if it has. To the first process of a container come those, too, that a
+/// program has left behind.
+fn reap(worker: Pid) -> std::io::Result<Option<WaitStatus>> {
+    while let Some((ended, status)) = wait(WaitOptions::NOHANG)? {
+        if ended == worker {
+            return Ok(Some(status));
+        }
+    }
+    Ok(None)
 }
 
 /// Makes the folder for what was brought, where there is none. The group gets to the status in it.

@@ -315,6 +315,30 @@ fn an_agent_that_is_asked_to_end_ends_and_the_next_one_follows() {
 }
 
 #[test]
+fn an_agent_that_is_a_containers_first_process_buries_what_a_program_leaves() {
+    if !only_adit() {
+        return;
+    }
+    let mut hub = Hub::new("exec:/run/program");
+    let left = hub.world.left().clone();
+    left.sh_with_input(
+        "cat > /run/program && chmod 755 /run/program",
+        "#!/bin/sh\n(sh -c 'sleep 0.1; : > /run/over' &)\necho '{\"listed\":true}'\nexec sleep 1000\n",
+    );
+    let mut command = left.command("unshare");
+    command.args(["--pid", "--fork", "--kill-child", &adit()]);
+    hub.start_by(command, &[]);
+    wait_for("it is left and has ended", seconds(20), || {
+        left.try_sh("test -e /run/over").ok()
+    });
+    let zombies = "pgrep --runstates Z --parent $(pgrep -x adit-supervisor)";
+    wait_for("it is buried", seconds(20), || {
+        left.try_sh("pgrep -x adit-supervisor").ok() && !left.try_sh(zombies).ok()
+    });
+    hub.becomes(&[("state", "listed".into()), ("is_running", true.into())]);
+}
+
+#[test]
 fn an_endpoint_that_nobody_looks_up_is_told() {
     if !only_adit() {
         return;
@@ -432,6 +456,11 @@ fn a_bad_record_is_refused_with_its_reason_and_the_others_hold() {
     );
     hub.start(&[]);
     hub.has(&[&hub.phone.public, &own.public]);
+    let listed = left.sh(&format!("{} peers wg0", adit()));
+    assert!(
+        listed.contains("of the agent's record phone.conf"),
+        "{listed}"
+    );
     let key = || Keys::new().public;
     let secret = Keys::psk();
     for (name, text, reason) in [
