@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use super::file;
 use super::roster::{Entry, PeerActivity, Roster, is_missing, quoted};
+use crate::agent::brought_to;
 use crate::cli::{self, ConfArgs, PeerSort, PeersArgs, ShowPeerArgs};
 use crate::failure::{Context, Failure, Result, bail, say};
 use crate::show::{self, now};
@@ -184,7 +185,8 @@ impl Roster {
         let called = (&*name, file::called(&path));
         let roster = Self::new(called, config.as_ref(), running.as_ref());
         Ok(match roster.runs {
-            true => roster,
+            // Only root may read that; others see that it runs.
+            true => roster.with_agent(brought_to(&name).unwrap_or_default()),
             false => roster.with_used(adit_engine::used_quotas(&file::peers_file(&name))),
         })
     }

@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime};
 use adit_ctl::config::{self, Config, Term};
 use adit_ctl::keys;
 use adit_ctl::status::{AllowanceJson, InterfaceJson, PeerJson};
+use adit_fleet::RecordId;
 use adit_proto::Access;
 use adit_proto::config::{AllowedIpChange, Cidr, PeerAllowance, PublicKey, Secret};
 use serde::Serialize;
@@ -56,6 +57,8 @@ pub(super) struct Entry {
     pub(super) blocks: Vec<Cidr>,
     /// As the interface has it.
     pub(super) running: Option<PeerJson>,
+    /// What an agent brought it from.
+    record: Option<RecordId>,
     /// The key is not a secret in the wrong place.
     can_show: bool,
 }
@@ -177,6 +180,14 @@ impl Roster {
         self
     }
 
+    /// Which peers an agent brought, and what its source calls their records.
+    pub(super) fn with_agent(mut self, mut brought: HashMap<PublicKey, RecordId>) -> Self {
+        for entry in &mut self.peers {
+            entry.record = brought.remove(&entry.key);
+        }
+        self
+    }
+
     /// The peer that is meant: by its name, by its public key or the beginning of it, or by an address
     /// that belongs to it, in this order.
     pub(super) fn find(&self, words: &str) -> Result<&Entry> {
@@ -282,6 +293,7 @@ impl Entry {
             allowance: None,
             blocks: Vec::new(),
             running: None,
+            record: None,
             can_show: false,
         }
     }
@@ -396,7 +408,10 @@ impl Entry {
             (false, true, Some(_)) => Some(format!(
                 "disabled in the file, and still running: `adit sync {called}` ends it"
             )),
-            (false, false, Some(_)) => Some(format!("only running: `adit save {called}` keeps it")),
+            (false, false, Some(_)) => Some(match &self.record {
+                Some(record) => format!("of the agent's record {record}"),
+                None => format!("only running: `adit save {called}` keeps it"),
+            }),
             _ => None,
         }
     }

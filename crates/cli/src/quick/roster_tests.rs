@@ -169,6 +169,9 @@ fn what_is_in_one_place_only_is_said() {
             "{note}"
         );
     }
+    let all = all.with_agent(HashMap::from([(public(4), "d.conf".into())]));
+    let note = all.peers[3].note(&all);
+    assert_eq!(note.as_deref(), Some("of the agent's record d.conf"));
     let stopped = roster(&off, None);
     assert!(stopped.peers.iter().all(|it| it.note(&stopped).is_none()));
 }
