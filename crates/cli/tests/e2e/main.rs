@@ -28,6 +28,7 @@ mod etcd;
 mod everyday;
 mod fails;
 mod false_upgrade;
+mod fleet;
 mod forwards;
 mod gateways;
 mod handshakes;
