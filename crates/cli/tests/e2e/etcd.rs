@@ -41,10 +41,13 @@ impl Store {
             options,
             ..
         } = self;
+        // One that was killed may have its ports for a moment: then this one ends, and another one is started.
         self.left.sh(&format!(
-            "cd /run; etcd --data-dir /run/etcd --listen-client-urls {base}:{port} --advertise-client-urls {base}:{port} \
-             --listen-peer-urls http://127.0.0.1:2380 {options} > /run/etcd.log 2>&1 < /dev/null & echo $! > /run/etcd.pid
-             for n in $(seq 300); do curl -sf {curl} {base}:{port}/health && exit; sleep 0.1; done; cat /run/etcd.log >&2; exit 1"
+            "cd /run; run() {{ etcd --data-dir /run/etcd --listen-client-urls {base}:{port} --advertise-client-urls {base}:{port} \
+             --listen-peer-urls http://127.0.0.1:2380 {options} > /run/etcd.log 2>&1 < /dev/null & echo $! > /run/etcd.pid; }}
+             run; for n in $(seq 300); do curl -sf {curl} {base}:{port}/health && exit
+             case $(cat /proc/$(cat /run/etcd.pid)/stat) in *') Z '* | '') run ;; esac; sleep 0.1; done
+             cat /run/etcd.log >&2; exit 1"
         ));
     }
 
