@@ -1,7 +1,7 @@
 //! The arguments with which system calls are allowed, and the rules of seccomp that they become.
 
 use seccompiler::SeccompCmpArgLen::{Dword, Qword};
-use seccompiler::SeccompCmpOp::{Eq, MaskedEq};
+use seccompiler::SeccompCmpOp::{Eq, MaskedEq, Ne};
 use seccompiler::{BackendError, SeccompCondition, SeccompRule};
 
 /// With which arguments a system call is allowed.
@@ -50,6 +50,10 @@ pub enum Only {
     Named,
     /// To leave a file to its owner, or to its owner and group: fchmod(2).
     Mode,
+    /// To let a file's group read it: fchmod(2).
+    GroupReads,
+    /// To leave a file with its owner and give it to a group: fchown(2).
+    SameOwner,
     /// To leave a file with its owner and give it to this group: fchownat(2).
     ToGroup(u32),
 }
@@ -85,8 +89,8 @@ const OF_HELPER: [u64; 5] = [0x4004_54ca, 0x54e3, 0x8004_54e0, 0x8004_54e1, 0x89
 /// `SO_RCVTIMEO` and `SO_SNDTIMEO`, in both forms of asm-generic/socket.h.
 const TIMEOUTS: [u64; 4] = [20, 21, 66, 67];
 
-/// Modes of sockets, and of a status that a group may read.
-const MODES: [u64; 3] = [0o600, 0o640, 0o660];
+/// Modes of sockets.
+const MODES: [u64; 2] = [0o600, 0o660];
 
 const fn flags(flags: libc::c_int) -> u64 {
     flags.cast_unsigned() as u64
@@ -150,6 +154,12 @@ impl Only {
                 all.map(|of| (1, Dword, Eq, *of)).collect()
             }
             Self::Mode => MODES.map(|mode| (1, Dword, Eq, mode)).to_vec(),
+            Self::GroupReads => vec![(1, Dword, Eq, 0o640)],
+            Self::SameOwner => {
+                let of =
+                    |argument, how| SeccompCondition::new(argument, Dword, how, u32::MAX.into());
+                return Ok(vec![SeccompRule::new(vec![of(1, Eq)?, of(2, Ne)?])?]);
+            }
             Self::ToGroup(group) => {
                 let to = |argument, id: u32| SeccompCondition::new(argument, Dword, Eq, id.into());
                 // -1 leaves the owner.
