@@ -42,7 +42,8 @@ pub type PageMaker = Arc<dyn Fn(&str) -> Option<InfoPage> + Send + Sync>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ServeLimits {
-    /// Clients that have not been joined to a connection, at most.
+    /// Clients that have not been joined to a connection, at most. One that speaks TLS with the proxy counts as
+    /// long as it lasts, since its bytes pass through the thread that has the clients.
     pub clients: usize,
     /// How long a request may take to come.
     pub request: Duration,

@@ -1,5 +1,5 @@
-//! A client that speaks TLS with the proxy. What it says in it is passed on over a pair of sockets, whose other end is a
-//! client like those without TLS: so nothing else here knows of TLS.
+//! A client that speaks TLS with the proxy. A pair of UNIX sockets takes the plaintext to an ordinary client of HTTP, so
+//! that no other file here knows of TLS.
 
 use std::io::{self, BufRead, Read, Write};
 use std::net::SocketAddr;
@@ -49,11 +49,11 @@ pub(crate) struct TlsClient {
     /// What is passed on, once the handshake is done.
     plain: Option<OwnedFd>,
     is_cut: Arc<AtomicBool>,
-    /// No more of the client's is passed on: it said that it has ended, or nobody takes it.
+    /// Nothing more of the client is passed on: it has ended its direction, or the client of HTTP is gone.
     up_is_over: bool,
     /// It has sent something.
     has_spoken: bool,
-    /// Nothing more is for the client but what TLS holds.
+    /// The client of HTTP has ended its direction: only what TLS still holds is left to send.
     down_is_over: bool,
     /// All of that is sent.
     is_shut: bool,
@@ -80,15 +80,6 @@ impl Write for TlsSocket<'_> {
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
-}
-
-/// What a direction did.
-enum Moved {
-    Bytes(usize),
-    /// Nothing is there, nothing fits, or it is over.
-    Nothing,
-    /// The client is gone, or speaks no TLS.
-    Broken(RefusalReason),
 }
 
 impl TlsClient {
@@ -125,128 +116,99 @@ impl TlsClient {
         Step::Done
     }
 
-    /// Sends what TLS has for the client. True once all is sent; an error if the client is gone.
-    fn flush(&mut self) -> Result<bool, Moved> {
+    /// Sends what TLS has for the client. True once all is sent.
+    fn flush(&mut self) -> Result<bool, RefusalReason> {
         while self.tls.wants_write() {
             match self.tls.write_tls(&mut TlsSocket(&self.fd)) {
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
-                Err(_) => return Err(Moved::Broken(RefusalReason::Gone)),
+                Err(_) => return Err(RefusalReason::Gone),
             }
         }
         Ok(true)
     }
 
-    /// Reads a piece of what the client sent, and passes on what is in it.
-    fn up(&mut self) -> Moved {
-        let mut moved = self.pass_on();
-        // What cannot be passed on yet stays where it is.
-        if matches!(self.tls.reader().fill_buf(), Ok([_, ..])) {
-            return moved;
+    /// Reads a piece of what the client sent, and passes on what is in it. How many bytes were read: records may be
+    /// empty, and take time all the same.
+    fn up(&mut self) -> Result<usize, RefusalReason> {
+        self.pass_on()?;
+        // It does not while something waits to be passed on.
+        if !self.tls.wants_read() {
+            return Ok(0);
         }
-        if self.tls.wants_read() {
-            let read = self.tls.read_tls(&mut TlsSocket(&self.fd));
-            let is_new = match read {
-                Ok(0) => false,
-                Ok(_) => {
-                    self.has_spoken = true;
-                    true
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return moved,
-                Err(_) => return Moved::Broken(RefusalReason::Gone),
-            };
-            if self.tls.process_new_packets().is_err() {
-                // It is told why, if that fits.
-                let _ = self.flush();
-                return Moved::Broken(RefusalReason::Malformed);
-            }
-            if is_new {
-                moved = Moved::Bytes(1);
-            } else if self.plain.is_none() {
-                return Moved::Broken(RefusalReason::Gone);
-            }
+        let read = match self.tls.read_tls(&mut TlsSocket(&self.fd)) {
+            Ok(0) if self.plain.is_none() => return Err(RefusalReason::Gone),
+            Ok(read) => read,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(0),
+            Err(_) => return Err(RefusalReason::Gone),
+        };
+        self.has_spoken |= read > 0;
+        if self.tls.process_new_packets().is_err() {
+            // The alert that says why, if it fits.
+            let _ = self.flush();
+            return Err(RefusalReason::Malformed);
         }
-        match self.pass_on() {
-            Moved::Nothing => moved,
-            more => more,
-        }
+        self.pass_on()?;
+        Ok(read)
     }
 
-    /// Passes on what the client said.
-    fn pass_on(&mut self) -> Moved {
+    /// Passes on what the client said, as far as it fits.
+    fn pass_on(&mut self) -> Result<(), RefusalReason> {
         let Some(plain) = &self.plain else {
-            return Moved::Nothing;
+            return Ok(());
         };
-        let mut moved = 0;
         let mut reader = self.tls.reader();
         loop {
             let chunk = match reader.fill_buf() {
+                // It said that it has ended.
                 Ok([]) => break,
                 Ok(chunk) => chunk,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    return match moved {
-                        0 => Moved::Nothing,
-                        moved => Moved::Bytes(moved),
-                    };
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                // Its connection ended, and it did not say so.
+                Err(_) => return Err(RefusalReason::Gone),
+            };
+            let mut taken = chunk.len();
+            if !self.up_is_over {
+                match send_some(plain, chunk) {
+                    Ok(0) => return Ok(()),
+                    Ok(sent) => taken = sent,
+                    Err(_) => self.up_is_over = true,
                 }
-                // Its connection ended in the middle of what it says, or it has been reset.
-                Err(_) => return Moved::Broken(RefusalReason::Gone),
-            };
-            let len = chunk.len();
-            let sent = match self.up_is_over {
-                true => len,
-                false => match send_some(plain, chunk) {
-                    Ok(0) => return Moved::Nothing,
-                    Ok(sent) => sent,
-                    Err(_) => {
-                        self.up_is_over = true;
-                        len
-                    }
-                },
-            };
-            reader.consume(sent);
-            moved += sent;
+            }
+            reader.consume(taken);
         }
         if !self.up_is_over {
             self.up_is_over = true;
             let _ = shutdown(plain, Shutdown::Write);
         }
-        Moved::Nothing
+        Ok(())
     }
 
-    /// Passes on what is for the client, once it has what was before.
-    fn down(&mut self, scratch: &mut [u8]) -> Moved {
-        match self.flush() {
-            Ok(true) => {}
-            Ok(false) => return Moved::Nothing,
-            Err(broken) => return broken,
+    /// Passes on a piece of what is for the client, once it has the one before: how many bytes.
+    fn down(&mut self, scratch: &mut [u8]) -> Result<usize, RefusalReason> {
+        if !self.flush()? {
+            return Ok(0);
         }
         let Some(plain) = self.plain.as_ref().filter(|_| !self.down_is_over) else {
-            return Moved::Nothing;
+            return Ok(0);
         };
         let len = match recv(plain, &mut scratch[..RECORD], RecvFlags::DONTWAIT) {
             Ok((_, len)) => len,
-            Err(Errno::AGAIN | Errno::INTR) => return Moved::Nothing,
+            Err(Errno::AGAIN | Errno::INTR) => return Ok(0),
             Err(_) => 0,
         };
-        match len {
-            0 if self.is_cut.load(Ordering::Acquire) => {
-                reset(&self.fd);
-                return Moved::Broken(RefusalReason::Gone);
-            }
-            0 => {
-                self.down_is_over = true;
-                self.tls.send_close_notify();
-            }
-            len => {
-                // It takes all, since there is no limit.
-                let _ = self.tls.writer().write_all(&scratch[..len]);
-            }
+        if len > 0 {
+            // It takes all, since there is no limit.
+            let _ = self.tls.writer().write_all(&scratch[..len]);
+        } else if self.is_cut.load(Ordering::Acquire) {
+            reset(&self.fd);
+            return Err(RefusalReason::Gone);
+        } else {
+            self.down_is_over = true;
+            self.tls.send_close_notify();
         }
-        match self.flush() {
-            Ok(_) => Moved::Bytes(len),
-            Err(broken) => broken,
-        }
+        self.flush()?;
+        Ok(len)
     }
 
     /// The handshake is done: what the client says from now on is for another one.
@@ -272,26 +234,21 @@ impl TlsClient {
     fn advance(&mut self, core: &mut ServeCore, token: ClientToken) -> Step {
         let mut moved = 0;
         while moved < TURN {
-            let (up, down) = (self.up(), self.down(&mut core.scratch));
+            let step = (self.up()).and_then(|up| Ok(up + self.down(&mut core.scratch)?));
             if self.plain.is_none() && !self.tls.is_handshaking() {
                 if !self.begin_plain(core, token) {
                     return self.refuse(core, RefusalReason::NoDescriptors);
                 }
-                moved += 1;
                 continue;
             }
-            let before = moved;
-            for moved_there in [up, down] {
-                match moved_there {
-                    Moved::Bytes(len) => moved += len.max(1),
-                    Moved::Nothing => {}
-                    // What its request came to has been told by the other one.
-                    Moved::Broken(_) if self.plain.is_some() => return Step::Done,
-                    // One that only looks whether somebody listens.
-                    Moved::Broken(_) if !self.has_spoken => return Step::Done,
-                    Moved::Broken(reason) => return self.refuse(core, reason),
-                }
-            }
+            let now_moved = match step {
+                Ok(bytes) => bytes,
+                // The client of HTTP tells what came of the request.
+                Err(_) if self.plain.is_some() => return Step::Done,
+                // A health check sends nothing.
+                Err(_) if !self.has_spoken => return Step::Done,
+                Err(reason) => return self.refuse(core, reason),
+            };
             if self.down_is_over && !self.is_shut && !self.tls.wants_write() {
                 self.is_shut = true;
                 let _ = shutdown(&self.fd, Shutdown::Write);
@@ -302,9 +259,10 @@ impl TlsClient {
             if self.is_shut && self.up_is_over && !self.tls.wants_read() {
                 return Step::Done;
             }
-            if moved == before {
+            if now_moved == 0 {
                 return Step::Wait;
             }
+            moved += now_moved;
         }
         Step::Again
     }
@@ -319,7 +277,7 @@ impl ProxyClient for TlsClient {
     }
 
     fn event(&mut self, core: &mut ServeCore, token: ClientToken, flags: EventFlags) -> Step {
-        // Nobody takes what is passed on any more. What was for the client is still there.
+        // The client of HTTP is gone. What it wrote before is still in the socket.
         self.up_is_over |= token.part() == PLAIN && flags.contains(EventFlags::HUP);
         self.advance(core, token.with_part(0))
     }

@@ -71,7 +71,7 @@ fn connect_to(place: &Place, port: u16) -> TlsStream {
 }
 
 #[test]
-fn connect_over_tls_gives_a_connection_that_ends_in_both_directions() {
+fn connect_over_tls_ends_cleanly_in_both_directions() {
     let place = Place::new(vec![https()]);
     place.echoes(7);
     let mut client = connect(&place);
@@ -89,7 +89,7 @@ fn connect_over_tls_gives_a_connection_that_ends_in_both_directions() {
 }
 
 #[test]
-fn one_connection_over_tls_has_several_requests_with_a_password() {
+fn a_tls_connection_carries_several_requests() {
     let place = Place::new(vec![ServiceKind::Http {
         bind: any_port(),
         credentials: credentials(),
@@ -120,7 +120,7 @@ fn one_connection_over_tls_has_several_requests_with_a_password() {
 }
 
 #[test]
-fn a_body_over_tls_whose_connection_is_reset_does_not_look_complete() {
+fn a_cut_body_over_tls_does_not_look_complete() {
     let place = Place::new(vec![https()]);
     let listener = place.far.listen_tcp(80).expect("a port");
     let mut client = speak(&place, &[]);
@@ -156,7 +156,7 @@ fn serve_another(place: &Place) {
 }
 
 #[test]
-fn a_client_over_tls_that_does_not_read_holds_up_its_server_and_loses_nothing() {
+fn backpressure_of_a_tls_client_reaches_the_server() {
     let place = Place::new(vec![https()]);
     place.echoes(7);
     let listener = place.far.listen_tcp(8).expect("a port");
@@ -177,7 +177,7 @@ fn a_client_over_tls_that_does_not_read_holds_up_its_server_and_loses_nothing() 
 }
 
 #[test]
-fn a_client_over_tls_whose_server_does_not_read_is_held_up_and_loses_nothing() {
+fn backpressure_of_the_server_reaches_a_tls_client() {
     let place = Place::new(vec![https()]);
     place.echoes(7);
     let listener = place.far.listen_tcp(8).expect("a port");
@@ -199,7 +199,7 @@ fn a_client_over_tls_whose_server_does_not_read_is_held_up_and_loses_nothing() {
 }
 
 #[test]
-fn who_speaks_no_tls_is_refused_and_who_only_looks_is_not() {
+fn plain_http_is_refused_and_a_health_check_is_not() {
     let place = Place::with(
         vec![https()],
         |options| options.limits.request = Duration::from_millis(300),
@@ -238,7 +238,7 @@ fn who_speaks_no_tls_is_refused_and_who_only_looks_is_not() {
 }
 
 #[test]
-fn a_certificate_that_cannot_be_shown_is_told_by_line_and_key() {
+fn a_wrong_certificate_is_reported_by_line_and_key() {
     let scratch = std::env::temp_dir().join(format!("adit-certificates-{}", std::process::id()));
     std::fs::create_dir_all(&scratch).expect("a folder");
     let empty = scratch.join("empty.pem");
