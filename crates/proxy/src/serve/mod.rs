@@ -54,7 +54,7 @@ use self::pool::WaitingPool;
 use self::report::ServeReport;
 use self::secret::LoginCheck;
 use self::socks_client::SocksClient;
-use self::tls_client::{MakePlain, TlsClient};
+use self::tls_client::TlsClient;
 use self::udp_forward::{DatagramPort, UdpForward};
 use crate::config::{EndpointHost, ProxyEndpoint, Resolve};
 use crate::stack::Stack;
@@ -203,9 +203,8 @@ fn begin(
             tls,
         } => {
             let (login, target) = (login.map(Arc::new), target.map(Arc::new));
-            let plain = plain(login.clone());
             let make = move |arrival, core: &ServeCore| match &tls {
-                Some(config) => TlsClient::begin(arrival, config, Arc::clone(&plain), core),
+                Some(config) => TlsClient::begin(arrival, config, login.clone(), core),
                 None => client(service, arrival, login.as_ref(), target.as_ref(), core),
             };
             Box::new(Acceptor::new(fd, service, make))
@@ -276,19 +275,6 @@ fn client(
         }
         _ => Box::new(ForwardClient::new(arrival, target.cloned(), core)),
     }
-}
-
-/// A client of HTTP behind one that speaks TLS.
-fn plain(login: Option<Arc<LoginCheck>>) -> MakePlain {
-    Arc::new(move |end, core| {
-        let peer = HttpPeer {
-            fd: end.fd,
-            from: end.from,
-            login: login.clone(),
-            is_cut: Some(end.is_cut),
-        };
-        Box::new(HttpClient::new(peer, false, core))
-    })
 }
 
 #[cfg(test)]

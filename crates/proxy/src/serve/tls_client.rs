@@ -18,8 +18,11 @@ use rustls::{ServerConfig, ServerConnection};
 use super::acceptor::{ClientSocket, From};
 use super::closing::Closing;
 use super::core::{ProxyClient, ServeCore, Step, TURN};
+use super::http_client::HttpClient;
+use super::http_peer::HttpPeer;
 use super::news::ClientToken;
 use super::report::{RefusalReason, ServiceName};
+use super::secret::LoginCheck;
 use super::socket::{BOTH, reset, send_some};
 
 /// The descriptor of what is passed on, where that of the client is 0.
@@ -29,25 +32,15 @@ const RECORD: usize = 16 << 10;
 /// How long the client may take for the last words.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The end of the pair that a client without TLS gets.
-pub(crate) struct PlainEnd {
-    pub(crate) fd: OwnedFd,
-    pub(crate) from: Option<SocketAddr>,
-    /// Set where what the client got is cut, since a pair has no reset.
-    pub(crate) is_cut: Arc<AtomicBool>,
-}
-
-/// Makes the client that takes what is passed on.
-pub(crate) type MakePlain = Arc<dyn Fn(PlainEnd, &ServeCore) -> Box<dyn ProxyClient> + Send + Sync>;
-
 /// A client that speaks TLS.
 pub(crate) struct TlsClient {
     fd: OwnedFd,
     from: Option<SocketAddr>,
     tls: Box<ServerConnection>,
-    make: MakePlain,
-    /// What is passed on, once the handshake is done.
+    login: Option<Arc<LoginCheck>>,
+    /// This end of the pair, once the handshake is done.
     plain: Option<OwnedFd>,
+    /// Set where what the client got is cut, since a pair has no reset.
     is_cut: Arc<AtomicBool>,
     /// Nothing more of the client is passed on: it has ended its direction, or the client of HTTP is gone.
     up_is_over: bool,
@@ -83,11 +76,11 @@ impl Write for TlsSocket<'_> {
 }
 
 impl TlsClient {
-    /// It speaks as `config` says, and `make` makes the client without TLS.
+    /// It speaks as `config` says, and has to give this name and password.
     pub(crate) fn begin(
         arrival: ClientSocket,
         config: &Arc<ServerConfig>,
-        make: MakePlain,
+        login: Option<Arc<LoginCheck>>,
         core: &ServeCore,
     ) -> Box<dyn ProxyClient> {
         let Ok(mut tls) = ServerConnection::new(Arc::clone(config)) else {
@@ -99,7 +92,7 @@ impl TlsClient {
             fd: arrival.fd,
             from: arrival.from,
             tls: Box::new(tls),
-            make,
+            login,
             plain: None,
             is_cut: Arc::default(),
             up_is_over: false,
@@ -219,13 +212,14 @@ impl TlsClient {
         if !core.watch(&ours, token.with_part(PLAIN), BOTH) {
             return false;
         }
-        let end = PlainEnd {
+        let peer = HttpPeer {
             fd,
             from: self.from,
-            is_cut: Arc::clone(&self.is_cut),
+            login: self.login.clone(),
+            is_cut: Some(Arc::clone(&self.is_cut)),
         };
-        let client = (self.make)(end, core);
-        core.arrivals.push(client);
+        let client = HttpClient::new(peer, false, core);
+        core.arrivals.push(Box::new(client));
         self.plain = Some(ours);
         self.until = None;
         true
