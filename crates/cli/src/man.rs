@@ -192,9 +192,9 @@ fn calls(roff: &mut Roff) {
     );
     paragraph(
         roff,
-        "`--when-present` is for a service that runs all the time, on both gateways, whatever moves the address. What fails, \
-         as when the interface or the list is missing, is tried again when an address or an interface changes. The service \
-         manager is told when it watches (`Type=notify`).",
+        "`--when-present` is for a service on both gateways. It works with any program that moves the address. After a \
+         failure, such as a missing interface or list, it tries again when an address or an interface changes. It tells the \
+         service manager when it is ready (`Type=notify`).",
     );
 }
 
@@ -437,8 +437,8 @@ fn metrics(roff: &mut Roff) {
         "`wireguard_sent_bytes_total`, `wireguard_received_bytes_total` and `wireguard_latest_handshake_seconds` have the \
          names and labels of prometheus_wireguard_exporter; `friendly_name` is the name of adit-show(8). What begins with \
          `adit_` has the reasons and results of adit-show(8) as labels. `adit_interface_answers` is 0 for an interface \
-         whose process does not answer, or does not answer this user. `adit_agent_` begins those of adit-agent(8), as \
-         `adit_agent_works`: 0 while it cannot read its source whole or cannot change the interface.",
+         whose process does not answer, or does not answer this user. Metrics of adit-agent(8) begin with `adit_agent_`. \
+         `adit_agent_works` is 0 while the agent cannot read its whole source, or cannot change the interface.",
     );
     paragraph(
         roff,

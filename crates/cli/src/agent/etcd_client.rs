@@ -131,7 +131,11 @@ fn certificates(path: &Path) -> failure::Result<Vec<CertificateDer<'static>>> {
     let found = CertificateDer::pem_file_iter(path).and_then(Iterator::collect);
     let found: Vec<_> = found.map_err(|error| cannot_read(path, &error))?;
     match found.is_empty() {
-        true => bail!(Mistake, "{} has no certificate", path.display()),
+        true => bail!(
+            Mistake,
+            "{}: there is no certificate in it: name a file in PEM, with a line -----BEGIN CERTIFICATE-----",
+            path.display()
+        ),
         false => Ok(found),
     }
 }

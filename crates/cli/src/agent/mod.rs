@@ -111,8 +111,8 @@ fn end_of(worker: &Child, signals: &mut Signals) -> std::io::Result<Option<WaitS
     }
 }
 
-/// How the process that does the work has ended, if it has. To the first process of a container come those, too, that a
-/// program has left behind.
+/// How the worker has ended, if it has. Reaps all children: as PID 1 of a container, this process also gets the orphans
+/// of the program of `exec:`.
 fn reap(worker: Pid) -> std::io::Result<Option<WaitStatus>> {
     while let Some((ended, status)) = wait(WaitOptions::NOHANG)? {
         if ended == worker {

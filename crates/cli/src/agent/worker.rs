@@ -57,7 +57,10 @@ pub(super) fn work(args: &ServeAgentArgs) -> Result<ExitCode> {
         }
         std::thread::sleep(Duration::from_millis(20));
     }
-    let failed = || format!("cannot read what agents brought to {name}");
+    let failed = || {
+        let state = args.state.display();
+        format!("cannot read and rewrite what agents brought to {name}, {state}/{name}.peers")
+    };
     let (file, brought) = BroughtFile::open(&args.state, name).context(failed)?;
     let status = AgentStatus {
         schema: SCHEMA,

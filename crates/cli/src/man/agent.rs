@@ -45,22 +45,21 @@ pub(super) fn page(roff: &mut Roff) {
         roff,
         "etcd:URL[,URL...]/PREFIX",
         "The keys of etcd 3.4 and later that begin with `PREFIX`, each with one RECORD, over its JSON gateway. A change \
-         takes effect as soon as etcd tells it. A member that does not answer is left for the next one, after 5 seconds at \
-         most, or 25 seconds if it stops in the middle of a watch. After a compaction, or where a store has lost \
-         revisions, all is listed again. A store that cannot be read changes nothing, nor does one that has no record and \
-         is not the one that was read before, as after it was made anew. The name of a record is its key behind `PREFIX`: \
-         at most 255 bytes that can be printed, without a backslash.",
+         takes effect as soon as etcd reports it. When a member does not answer, the agent uses the next one, after 5 \
+         seconds, or after 25 seconds in the middle of a watch. After a compaction, or when the store has lost revisions, \
+         the agent lists all records again. While etcd cannot be read, nothing changes. An empty store with a new data \
+         directory changes nothing either, until it has a record. The name of a record is its key without `PREFIX`: at \
+         most 255 printable bytes, without a backslash.",
     );
     more(
         roff,
         "TLS and users",
-        "for https, `--etcd-ca` names the authorities that sign the members' certificates, and `--etcd-cert` and \
-         `--etcd-key` the agent's own certificate, if etcd wants one: without a common name \
-         if etcd has users, since its gateway refuses others. The agent reads these files when it starts. \
-         `ADIT_ETCD_USER` and `ADIT_ETCD_PASSWORD` in the environment are its user, who needs no right but to read the \
-         keys. Over http, whoever is on the way reads the password, and decides which peers there are. Names of members \
-         are looked up whenever one is asked, as resolv.conf(5) and nsswitch.conf(5) have it. In the unit adit-agent@, \
-         etcd needs a drop-in with `PrivateNetwork=no` and `RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6 AF_NETLINK`.",
+        "for https, `--etcd-ca` names the authorities that sign the members' certificates. `--etcd-cert` and \
+         `--etcd-key` name the agent's own certificate, if etcd wants one. If etcd has users, this certificate must have no \
+         common name, or etcd's gateway refuses it. The agent reads these files when it starts. `ADIT_ETCD_USER` and \
+         `ADIT_ETCD_PASSWORD` in the environment are its user, who needs only the right to read the keys. Over http, \
+         anyone on the path can read the password and add peers. Names of members are looked up for each connection, as \
+         resolv.conf(5) and nsswitch.conf(5) say. In the unit adit-agent@, etcd needs a drop-in with `PrivateNetwork=no` and `RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6 AF_NETLINK`.",
     );
     paragraph(
         roff,

@@ -61,7 +61,7 @@ pub(super) fn of(page: &str) -> &'static [(&'static str, &'static str)] {
             ),
             (
                 "adit call wg0 --endpoints /run/wg0.endpoints --from 192.0.2.100 --when-present",
-                "A service that does the same whenever that address comes, whatever moves it.",
+                "A service that does the same each time this address comes to this host.",
             ),
         ],
         "adit-save" => &[(

@@ -315,7 +315,7 @@ fn an_agent_that_is_asked_to_end_ends_and_the_next_one_follows() {
 }
 
 #[test]
-fn an_agent_that_is_a_containers_first_process_buries_what_a_program_leaves() {
+fn an_agent_as_pid_1_reaps_orphans() {
     if !only_adit() {
         return;
     }
@@ -328,11 +328,11 @@ fn an_agent_that_is_a_containers_first_process_buries_what_a_program_leaves() {
     let mut command = left.command("unshare");
     command.args(["--pid", "--fork", "--kill-child", &adit()]);
     hub.start_by(command, &[]);
-    wait_for("it is left and has ended", seconds(20), || {
+    wait_for("the orphan has ended", seconds(20), || {
         left.try_sh("test -e /run/over").ok()
     });
     let zombies = "pgrep --runstates Z --parent $(pgrep -x adit-supervisor)";
-    wait_for("it is buried", seconds(20), || {
+    wait_for("it is reaped", seconds(20), || {
         left.try_sh("pgrep -x adit-supervisor").ok() && !left.try_sh(zombies).ok()
     });
     hub.becomes(&[("state", "listed".into()), ("is_running", true.into())]);
@@ -529,7 +529,7 @@ fn a_bad_record_is_refused_with_its_reason_and_the_others_hold() {
     for said in [text, hub.log()] {
         assert!(!said.contains(&secret), "{said}");
     }
-    // So it is told to whoever misses the peer.
+    // `adit why` reports the same reason.
     let why = |words: &str| {
         let told = left.try_sh(&format!("{} why wg0 {words}", adit()));
         assert!(!told.ok());

@@ -227,7 +227,7 @@ fn etcd_behind_tls_is_asked_as_a_user() {
         ("--etcd-ca /run/none".into(), "cannot read /run/none: "),
         (
             "--etcd-ca /run/tls/ca.key".into(),
-            "/run/tls/ca.key has no certificate",
+            "/run/tls/ca.key: there is no certificate in it",
         ),
         (
             format!("--etcd-ca /run/tls/ca.pem {key}/ca.key"),

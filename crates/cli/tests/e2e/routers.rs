@@ -163,7 +163,7 @@ fn bird_tells_routers_of_the_peers_that_are_routed_and_of_nothing_else() {
     write(&text);
     let done = adit(&hub, "up wg0");
     assert!(done.ok(), "{done:?}");
-    // A route of somebody else's into the tunnel.
+    // Another program's route into the tunnel.
     hub.sh("ip route add 10.67.0.0/16 dev wg0");
     let config = block("protocol ospf");
     let bird = |host: &Container, config: &str| {
