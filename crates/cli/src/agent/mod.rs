@@ -7,7 +7,7 @@
 //! The other one (`worker`):
 //! 1. reads what earlier ones brought (`brought`), and begins the sandbox;
 //! 2. is told of records by a thread for the source (`dir`, `exec`, `etcd` with `etcd_client`), and of the interface
-//!    by another (`follow`);
+//!    by another (`follow`): `sources` starts them;
 //! 3. has `adit_fleet` say what the interface lacks, and makes these changes over the control socket (`apply`);
 //! 4. replaces the file with its status (`report`).
 //!
@@ -24,6 +24,7 @@ mod follow;
 mod news;
 pub(crate) mod program;
 mod report;
+mod sources;
 mod worker;
 
 use std::fs::Permissions;

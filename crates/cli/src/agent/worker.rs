@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ExitCode};
+use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 
@@ -14,13 +14,13 @@ use rustix::process::Signal;
 
 use super::apply::{Applier, ApplyError};
 use super::brought::{BroughtFile, SourceMark, lock_of};
-use super::dir::FolderSource;
 use super::etcd::EtcdSource;
 use super::etcd_client::EtcdClient;
-use super::exec::{self, ProgramSource};
-use super::folder::{FolderIdentity, FolderNews, WatchedFolder, explain, read_file};
+use super::exec;
+use super::folder::{FolderIdentity, WatchedFolder, explain, read_file};
 use super::news::{AgentNews, BEGIN_ANEW, InterfaceNews, NewsSender, PAUSE, SourceNews, TOLD};
-use super::{follow, report};
+use super::report;
+use super::sources::OpenSource;
 use crate::cli::{AgentSource, ServeAgentArgs};
 use crate::failure::{Context, Result, bail, say};
 use crate::run::{join_group, status_group};
@@ -127,19 +127,10 @@ pub(super) fn work(args: &ServeAgentArgs) -> Result<ExitCode> {
         let begun = adit_sandbox::begin_agent(&folders, &args.state, ports);
         begun.context(|| "cannot begin the sandbox (--no-sandbox does without)".into())?;
     }
-    let _program = worker.begin(source, keys, &news)?;
+    let _program = source.start(name, keys, &news)?;
     // The threads have theirs: without them there is no news.
     drop(news);
     worker.run(&receiver)
-}
-
-/// A source of which all is open that the sandbox does not allow to open.
-enum OpenSource {
-    /// Which it should be, if one was read before.
-    Dir(WatchedFolder, Option<FolderIdentity>),
-    /// The process that runs the program.
-    Exec(Child),
-    Etcd(Box<EtcdSource>),
 }
 
 /// What became of the changes that were due.
@@ -187,46 +178,6 @@ impl AgentWorker {
             self.fail(0, Some(why));
             self.report();
             std::thread::sleep(PAUSE);
-        }
-    }
-
-    /// Starts the threads that tell. What is returned is for a source to be kept.
-    fn begin(
-        &self,
-        source: OpenSource,
-        keys: Option<WatchedFolder>,
-        news: &NewsSender,
-    ) -> Result<Option<Child>> {
-        let failed = || "cannot start the threads".to_owned();
-        let thread = |name: &str| std::thread::Builder::new().name(name.to_owned());
-        let (interface, sender) = (self.status.interface.clone(), news.clone());
-        let follow = move || follow::follow(&interface, &sender);
-        thread("adit-follow").spawn(follow).context(failed)?;
-        if let Some(keys) = keys {
-            let sender = news.clone();
-            let watch = move || watch_keys(&keys, &sender);
-            thread("adit-keys").spawn(watch).context(failed)?;
-        }
-        match source {
-            OpenSource::Dir(watched, before) => {
-                let source = FolderSource::new(watched, news.clone(), before);
-                let work = move || source.work();
-                thread("adit-source").spawn(work).context(failed)?;
-                Ok(None)
-            }
-            OpenSource::Exec(mut child) => {
-                if let Some(stdout) = child.stdout.take() {
-                    let source = ProgramSource::new(stdout, news.clone());
-                    let work = move || source.work();
-                    thread("adit-source").spawn(work).context(failed)?;
-                }
-                Ok(Some(child))
-            }
-            OpenSource::Etcd(source) => {
-                let work = move || source.work();
-                thread("adit-source").spawn(work).context(failed)?;
-                Ok(None)
-            }
         }
     }
 
@@ -478,24 +429,6 @@ impl AgentWorker {
                 .map(|error| format!("cannot write the status: {error}"));
             self.written = Some(new).filter(|_| error.is_none());
             self.fail(3, error);
-        }
-    }
-}
-
-/// Tells of changes of the files with preshared keys.
-fn watch_keys(watched: &WatchedFolder, news: &NewsSender) {
-    loop {
-        match watched.next(None) {
-            Some(FolderNews::Files(names)) => news.send(SourceNews::KeyFiles(Some(names))),
-            Some(FolderNews::Anything) => news.send(SourceNews::KeyFiles(None)),
-            Some(FolderNews::Gone) => {
-                while FolderIdentity::of(watched.path()).is_err() {
-                    std::thread::sleep(PAUSE);
-                }
-                return news.send(SourceNews::Replaced);
-            }
-            Some(FolderNews::Replaced) => return news.send(SourceNews::Replaced),
-            None => {}
         }
     }
 }
