@@ -355,7 +355,9 @@ fn events(roff: &mut Roff) {
     paragraph(
         roff,
         "`adit events --json` prints one object a line. Fields and kinds may be added under the same `schema`; that one is \
-         removed or means something else makes it 2. A reader that is too slow misses events, and learns how many.",
+         removed or means something else makes it 2. A reader that is too slow misses events, and learns how many. \
+         Unknown peers have events one by one, 512 a second at most and 64 for one address; of other kinds an event that \
+         repeats within a second has a count, and in a flood `others` counts the rest.",
     );
     for (name, text) in status::event_fields() {
         item(roff, &name, text);

@@ -20,6 +20,8 @@ use crate::record::{MAX_RECORD, PeerRecord, RecordId};
 
 /// Most keys in a page.
 pub const PAGE: usize = 256;
+/// Most records that are asked for by name at once: half of what etcd takes in a transaction.
+pub const GETS: usize = 64;
 /// Longest answer that is read, and longest line of a watch. etcd takes 1.5 MB in a request unless it is told
 /// otherwise: what one of them wrote fits as base64.
 pub const MAX_ETCD_ANSWER: usize = 4 << 20;
@@ -201,6 +203,53 @@ pub fn watch_request(prefix: &str, from: i64) -> Value {
         "start_revision": from.to_string(),
         "fragment": true,
     } })
+}
+
+/// The request for some records as of a revision, 0 being the newest: at most [`GETS`] of them.
+pub fn gets_request(prefix: &str, ids: &[RecordId], revision: i64) -> Value {
+    let get = |id: &RecordId| {
+        let key = Base64::encode_string(format!("{prefix}{id}").as_bytes());
+        json!({ "request_range": { "key": key, "revision": revision.to_string() } })
+    };
+    json!({ "success": ids.iter().map(get).collect::<Vec<_>>() })
+}
+
+/// Reads the answer to [`gets_request`]: the records that there are.
+///
+/// # Errors
+/// It is none, or etcd refuses.
+pub fn gets(answer: &[u8], prefix: &str) -> Result<Vec<(RecordId, RecordChange)>, EtcdRefusal> {
+    #[derive(Deserialize)]
+    struct GetsAnswer<'a> {
+        #[serde(default)]
+        succeeded: bool,
+        #[serde(default, borrow)]
+        responses: Vec<GetAnswer<'a>>,
+        error: Option<String>,
+        #[serde(default)]
+        code: i64,
+    }
+    #[derive(Deserialize)]
+    struct GetAnswer<'a> {
+        #[serde(borrow)]
+        response_range: FoundRange<'a>,
+    }
+    #[derive(Deserialize)]
+    struct FoundRange<'a> {
+        #[serde(default, borrow)]
+        kvs: Vec<KeyValue<'a>>,
+    }
+    let answer: GetsAnswer<'_> = read(answer)?;
+    match answer.error {
+        Some(error) => return Err(EtcdRefusal::new(answer.code, &error)),
+        None if !answer.succeeded => return Err(EtcdRefusal::none()),
+        None => {}
+    }
+    let found = answer.responses.into_iter();
+    found
+        .flat_map(|it| it.response_range.kvs)
+        .map(|it| Ok(record_change(prefix, it.pair()?)))
+        .collect()
 }
 
 /// Reads the answer to [`range_request`].

@@ -211,3 +211,34 @@ proptest::proptest! {
         }
     }
 }
+
+#[test]
+fn records_are_got_by_their_names() {
+    let ids: [RecordId; 2] = ["a".into(), "b".into()];
+    let asked = gets_request("p/", &ids, 7);
+    let second = &asked["success"][1]["request_range"];
+    assert_eq!(
+        (&second["key"], &second["revision"]),
+        (&json!("cC9i"), &json!("7"))
+    );
+    let text = br#"{"header":{"revision":"9"},"succeeded":true,"responses":[
+        {"response_range":{"header":{"revision":"9"}}},
+        {"response_range":{"header":{"revision":"9"},"kvs":[{"key":"cC9i","value":"eA=="}],"count":"1"}}]}"#;
+    let found = gets(text, "p/").expect("an answer");
+    assert!(
+        matches!(&found[..], [(id, RecordChange::Bad(_))] if &**id == "b"),
+        "{found:?}"
+    );
+    assert_eq!(gets(br#"{"succeeded":true}"#, "p/"), Ok(vec![]));
+    let compacted =
+        br#"{"error":"etcdserver: mvcc: required revision has been compacted","code":11}"#;
+    assert_eq!(gets(compacted, "p/"), Err(EtcdRefusal::Gap));
+    for wrong in [
+        &b"{}"[..],
+        br#"{"succeeded":true,"responses":[{}]}"#,
+        br#"{"succeeded":true,"responses":[{"response_range":{"kvs":[{"key":"!"}]}}]}"#,
+    ] {
+        let got = gets(wrong, "p/");
+        assert!(matches!(got, Err(EtcdRefusal::Failed(_))), "{got:?}");
+    }
+}

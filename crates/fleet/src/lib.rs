@@ -23,12 +23,12 @@ mod refusals;
 mod status;
 
 pub use etcd::{
-    EtcdAddress, EtcdChanges, EtcdPage, EtcdPair, EtcdRefusal, EtcdValue, MAX_ETCD_ANSWER, PAGE,
-    page as etcd_page, range_request, record_change as etcd_change, token as etcd_token,
-    watch_line, watch_request,
+    EtcdAddress, EtcdChanges, EtcdPage, EtcdPair, EtcdRefusal, EtcdValue, GETS, MAX_ETCD_ANSWER,
+    PAGE, gets as etcd_gets, gets_request, page as etcd_page, range_request,
+    record_change as etcd_change, token as etcd_token, watch_line, watch_request,
 };
 pub use lines::{MAX_LINE, ProgramLine};
 pub use list::{ForeignPeers, RecordChange, RecordList};
 pub use reconcile::{ChangeBatch, MAX_SECTIONS, Reconciler};
 pub use record::{MAX_RECORD, PeerRecord, RecordId, preshared_key};
-pub use status::{AgentStatus, MAX_REFUSALS, RefusedRecord, SCHEMA, SourceState};
+pub use status::{AgentStatus, JustInTime, MAX_REFUSALS, RefusedRecord, SCHEMA, SourceState};

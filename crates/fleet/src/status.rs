@@ -53,6 +53,22 @@ pub struct AgentStatus {
     /// When the source's last whole list was complete: seconds since the Unix epoch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_list: Option<u64>,
+    /// What became of unknown peers, if the agent brings peers just in time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub just_in_time: Option<JustInTime>,
+}
+
+/// What became of unknown peers, since the agent began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JustInTime {
+    /// Peers that the store has.
+    pub found: u64,
+    /// Keys that it does not have.
+    pub missing: u64,
+    /// Keys for which it was not asked, since too many are unknown.
+    pub limited: u64,
+    /// Peers that were gone, and were removed.
+    pub evicted: u64,
 }
 
 /// A record that is refused.

@@ -5,24 +5,29 @@
 //!    the next one goes on at the revision where it ended: nothing is missed.
 //! 3. Where revisions are missing, list again. Where a member does not answer, go to the next one.
 //!
+//! An agent that brings peers just in time lists only the records that it follows, and hears only of these.
+//!
 //! What a member says is read in pieces of at most [`MAX_ETCD_ANSWER`], and the records are at most
 //! [`MAX_RECORDS`].
 
 use std::collections::HashSet;
 use std::convert::Infallible;
 use std::io::{BufRead, BufReader, Read};
+use std::sync::Arc;
 use std::time::Duration;
 
 use adit_fleet::{
-    EtcdAddress, EtcdPair, EtcdRefusal, MAX_ETCD_ANSWER, PAGE, RecordChange, RecordId, etcd_change,
-    etcd_page, range_request, watch_line, watch_request,
+    EtcdAddress, EtcdPair, EtcdRefusal, GETS, MAX_ETCD_ANSWER, PAGE, RecordChange, RecordId,
+    etcd_change, etcd_page, range_request, watch_line, watch_request,
 };
 use zeroize::Zeroizing;
 
 use super::brought::SourceMark;
 use super::dir::{MAX_RECORDS, PIECE};
 use super::etcd_client::{EtcdClient, EtcdMember};
+use super::lookups::{checked, gets};
 use super::news::{NewsSender, PAUSE, SourceNews};
+use super::wanted::WantedRecords;
 
 /// How long a watch is: a member that hangs holds up a change no longer.
 const WATCH: Duration = Duration::from_secs(20);
@@ -30,8 +35,10 @@ const WATCH: Duration = Duration::from_secs(20);
 /// The thread that tells of a store.
 pub(super) struct EtcdSource {
     address: EtcdAddress,
-    client: EtcdClient,
+    client: Arc<EtcdClient>,
     news: NewsSender,
+    /// The records that are followed; `None` for all.
+    wanted: Option<Arc<WantedRecords>>,
     ids: HashSet<RecordId>,
     /// The last revision that was seen.
     seen: i64,
@@ -47,8 +54,9 @@ impl EtcdSource {
     /// To be made before the sandbox begins. `before` is what was listed last, and whether that has brought peers.
     pub(super) fn new(
         address: EtcdAddress,
-        client: EtcdClient,
+        client: Arc<EtcdClient>,
         news: NewsSender,
+        wanted: Option<Arc<WantedRecords>>,
         (mark, has_brought): (Option<&SourceMark>, bool),
     ) -> Self {
         let seen = match mark {
@@ -61,6 +69,7 @@ impl EtcdSource {
             address,
             client,
             news,
+            wanted,
             ids: HashSet::new(),
             seen,
             next: None,
@@ -112,9 +121,10 @@ impl EtcdSource {
         let mut member = self.client.member(endpoint)?;
         let mut is_new = true;
         loop {
-            let done = match self.next {
-                Some(next) => self.watch(&member, next),
-                None => self.list(&member),
+            let done = match (self.next, self.wanted.clone()) {
+                (Some(next), _) => self.watch(&member, next),
+                (None, None) => self.list(&member),
+                (None, Some(wanted)) => self.list_wanted(&member, &wanted),
             };
             match done {
                 Ok(()) => is_new = false,
@@ -155,22 +165,55 @@ impl EtcdSource {
             self.tell(page.pairs)?;
             match last {
                 Some(last) if page.has_more => behind = Some((last, revision)),
-                _ if self.ids.is_empty() && revision < self.seen => {
-                    let why = "it has no record, and is not the store that was read before, or has lost revisions: \
-                               nothing changes until it has a record";
-                    return Err(EtcdRefusal::Failed(why.into()));
-                }
-                _ => {
-                    self.seen = revision;
-                    self.next = Some(revision + 1);
-                    self.has_worked = true;
-                    let mark = SourceMark::Revision(revision, self.address.prefix.clone());
-                    self.news
-                        .send(SourceNews::Listed(self.ids.clone(), Some(mark)));
-                    return Ok(());
-                }
+                _ => return self.listed(revision),
             }
         }
+    }
+
+    /// Lists the records that are followed.
+    fn list_wanted(
+        &mut self,
+        member: &EtcdMember<'_>,
+        wanted: &WantedRecords,
+    ) -> Result<(), EtcdRefusal> {
+        let _order = wanted.in_order();
+        self.ids.clear();
+        let prefix = self.address.prefix.clone();
+        let answer =
+            (self.client).ask(member, "kv/range", &range_request(&prefix, None, 1, false))?;
+        let revision = etcd_page(&answer, false)?.revision;
+        let ids = wanted.ids();
+        for ids in ids.chunks(GETS) {
+            let found = gets(&self.client, member, &prefix, ids, revision)?;
+            self.ids
+                .extend(found.iter().map(|(id, _)| RecordId::clone(id)));
+            self.news.send(SourceNews::Changes(found));
+        }
+        if ids.is_empty() {
+            // Another store has nothing less.
+            self.seen = self.seen.min(revision);
+        }
+        self.listed(revision)?;
+        for id in ids.iter().filter(|id| !self.ids.contains(*id)) {
+            wanted.heard(id, true);
+        }
+        Ok(())
+    }
+
+    /// All was told as of a revision.
+    fn listed(&mut self, revision: i64) -> Result<(), EtcdRefusal> {
+        if self.ids.is_empty() && revision < self.seen {
+            let why = "it has no record, and is not the store that was read before, or has lost revisions: \
+                       nothing changes until it has a record";
+            return Err(EtcdRefusal::Failed(why.into()));
+        }
+        self.seen = revision;
+        self.next = Some(revision + 1);
+        self.has_worked = true;
+        let mark = SourceMark::Revision(revision, self.address.prefix.clone());
+        self.news
+            .send(SourceNews::Listed(self.ids.clone(), Some(mark)));
+        Ok(())
     }
 
     /// Tells of changes until the time of the watch is over.
@@ -207,12 +250,18 @@ impl EtcdSource {
     }
 
     fn tell(&mut self, pairs: Vec<EtcdPair>) -> Result<(), EtcdRefusal> {
+        let wanted = self.wanted.clone();
+        let _order = wanted.as_ref().map(|wanted| wanted.in_order());
         let mut pairs = pairs.into_iter().peekable();
         while pairs.peek().is_some() {
             let piece = pairs.by_ref().take(PIECE);
-            let piece: Vec<_> = piece
+            let mut piece: Vec<_> = piece
                 .map(|it| etcd_change(&self.address.prefix, it))
                 .collect();
+            if let Some(wanted) = &wanted {
+                piece.retain(|(id, change)| wanted.heard(id, *change == RecordChange::Delete));
+                piece = piece.into_iter().map(checked).collect();
+            }
             for (id, change) in &piece {
                 match change {
                     RecordChange::Delete => drop(self.ids.remove(id)),

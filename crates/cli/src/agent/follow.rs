@@ -1,19 +1,22 @@
 //! The thread that tells whether the interface is there, and when others change it.
 
 use std::io::{BufRead, BufReader, Read};
+use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
-use adit_ctl::status::{self, EventJson};
+use adit_ctl::keys::public_from_base64;
+use adit_ctl::status::{self, EventJson, EventKind};
 
 use super::news::{InterfaceNews, NewsSender};
+use super::wanted::Stranger;
 
 /// How often to look for an interface that is not there.
 const LOOK: Duration = Duration::from_millis(100);
 /// Longest line: as `adit events` has it.
 const MAX_LINE: u64 = 64 << 10;
 
-/// Follows the events of an interface, for good.
-pub(super) fn follow(interface: &str, news: &NewsSender) {
+/// Follows the events of an interface, for good. Unknown peers are for the thread that looks them up, if there is one.
+pub(super) fn follow(interface: &str, news: &NewsSender, strangers: Option<&SyncSender<Stranger>>) {
     loop {
         if let Ok(stream) = status::listen(interface) {
             news.send_interface(InterfaceNews::There);
@@ -25,8 +28,15 @@ pub(super) fn follow(interface: &str, news: &NewsSender) {
                 if !matches!(read, Ok(1..)) || !line.ends_with(b"\n") {
                     break;
                 }
-                if is_of_others(&line) {
+                let Ok(event) = serde_json::from_slice::<EventJson>(&line) else {
+                    continue;
+                };
+                if is_of_others(&event) {
                     news.send_interface(InterfaceNews::Changed);
+                }
+                if let (Some(strangers), Some(stranger)) = (strangers, stranger(&event)) {
+                    // Where it is full, the peer tries again.
+                    let _ = strangers.try_send(stranger);
                 }
             }
             news.send_interface(InterfaceNews::Gone);
@@ -36,8 +46,17 @@ pub(super) fn follow(interface: &str, news: &NewsSender) {
 }
 
 /// Whether another process changed the configuration.
-fn is_of_others(line: &[u8]) -> bool {
-    let event: Option<EventJson> = serde_json::from_slice(line).ok();
+fn is_of_others(event: &EventJson) -> bool {
     let own = rustix::process::getpid().as_raw_nonzero().get();
-    event.is_some_and(|event| event.event == "configured" && event.pid != Some(own))
+    event.event == EventKind::Configured.name() && event.pid != Some(own)
+}
+
+fn stranger(event: &EventJson) -> Option<Stranger> {
+    if event.event != EventKind::UnknownPeer.name() {
+        return None;
+    }
+    Some(Stranger {
+        key: public_from_base64(event.peer.as_deref()?)?,
+        from: event.endpoint.as_deref()?.parse().ok()?,
+    })
 }

@@ -8,7 +8,9 @@
 //! 1. reads what earlier ones brought (`brought`), and begins the sandbox;
 //! 2. is told of records by a thread for the source (`dir`, `exec`, `etcd` with `etcd_client`), and of the interface
 //!    by another (`follow`): `sources` starts them;
-//! 3. has `adit_fleet` say what the interface lacks, and makes these changes over the control socket (`apply`);
+//!    With `--just-in-time`, another thread asks for unknown peers (`lookups`), within limits (`wanted`);
+//! 3. has `adit_fleet` say what the interface lacks, and makes these changes over the control socket (`apply`), and lets
+//!    peers go that came just in time (`evict`);
 //! 4. replaces the file with its status (`report`).
 //!
 //! It may be killed at any time: what it is about to bring is written down before.
@@ -18,13 +20,16 @@ mod brought;
 mod dir;
 mod etcd;
 mod etcd_client;
+mod evict;
 mod exec;
 mod folder;
 mod follow;
+mod lookups;
 mod news;
 pub(crate) mod program;
 mod report;
 mod sources;
+mod wanted;
 mod worker;
 
 use std::fs::Permissions;

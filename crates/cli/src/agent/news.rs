@@ -2,10 +2,12 @@
 
 use std::collections::{BTreeSet, HashSet};
 use std::ffi::OsString;
+use std::net::SocketAddr;
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
 use adit_fleet::{RecordChange, RecordId};
+use adit_proto::config::PublicKey;
 
 use super::brought::SourceMark;
 
@@ -20,6 +22,11 @@ pub(super) const BEGIN_ANEW: u8 = 75;
 pub(super) enum SourceNews {
     /// Of these records.
     Changes(Vec<(RecordId, RecordChange)>),
+    /// Of records that unknown peers were looked up for, and where these peers are.
+    Found(
+        Vec<(RecordId, RecordChange)>,
+        Vec<(PublicKey, Option<SocketAddr>)>,
+    ),
     /// It has these, and no others; and what tells it from another source, if anything does.
     Listed(HashSet<RecordId>, Option<SourceMark>),
     /// It cannot be read.

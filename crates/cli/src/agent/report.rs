@@ -56,6 +56,22 @@ pub(crate) const FIELDS: &[(&str, &str)] = &[
         "last_list",
         "When the last whole list was complete: seconds since the Unix epoch. Absent before the first.",
     ),
+    (
+        "just_in_time.found",
+        "With `--just-in-time`: unknown peers that the store had.",
+    ),
+    (
+        "just_in_time.missing",
+        "Unknown keys that the store did not have.",
+    ),
+    (
+        "just_in_time.limited",
+        "Unknown keys for which the store was not asked, since too many are unknown.",
+    ),
+    (
+        "just_in_time.evicted",
+        "Peers that were removed since they were gone.",
+    ),
 ];
 
 pub(super) fn path(dir: &Path, interface: &str) -> PathBuf {
@@ -145,6 +161,13 @@ fn told(status: &AgentStatus) -> String {
             text += "the first whole list is not complete: nothing is removed\n"
         }
         _ => {}
+    }
+    if let Some(counts) = status.just_in_time {
+        _ = writeln!(
+            text,
+            "just in time: {} found, {} unknown, {} not asked for, {} removed since they were gone",
+            counts.found, counts.missing, counts.limited, counts.evicted
+        );
     }
     if status.refused > 0 {
         let of = count(status.records, "record");

@@ -1,14 +1,25 @@
 //! Sources that are open, and the threads that tell of them and of the interface.
 
 use std::process::Child;
+use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
 
+use adit_fleet::EtcdAddress;
+
+use super::brought::SourceMark;
 use super::dir::FolderSource;
 use super::etcd::EtcdSource;
+use super::etcd_client::EtcdClient;
 use super::exec::ProgramSource;
 use super::folder::{FolderIdentity, FolderNews, WatchedFolder};
 use super::follow;
+use super::lookups::Lookups;
 use super::news::{NewsSender, PAUSE, SourceNews};
+use super::wanted::WantedRecords;
 use crate::failure::{Context, Result};
+
+/// Unknown peers that wait: those that an interface tells of in half a second.
+const STRANGERS: usize = 256;
 
 /// A source of which all is open that the sandbox does not allow to open.
 pub(super) enum OpenSource {
@@ -16,10 +27,30 @@ pub(super) enum OpenSource {
     Dir(WatchedFolder, Option<FolderIdentity>),
     /// The process that runs the program.
     Exec(Child),
-    Etcd(Box<EtcdSource>),
+    /// And what asks for unknown peers.
+    Etcd(Box<EtcdSource>, Option<Lookups>),
 }
 
 impl OpenSource {
+    /// `before` is what was listed last, and whether that has brought peers.
+    pub(super) fn of_etcd(
+        address: &EtcdAddress,
+        client: EtcdClient,
+        news: &NewsSender,
+        wanted: Option<Arc<WantedRecords>>,
+        before: (Option<&SourceMark>, bool),
+    ) -> Self {
+        let client = Arc::new(client);
+        let lookups = wanted.clone().map(|wanted| Lookups {
+            address: address.clone(),
+            client: Arc::clone(&client),
+            news: news.clone(),
+            wanted,
+        });
+        let source = EtcdSource::new(address.clone(), client, news.clone(), wanted, before);
+        Self::Etcd(Box::new(source), lookups)
+    }
+
     /// Starts the threads that tell. What is returned is for a source to be kept.
     pub(super) fn start(
         self,
@@ -28,7 +59,11 @@ impl OpenSource {
         news: &NewsSender,
     ) -> Result<Option<Child>> {
         let (interface, sender) = (interface.to_owned(), news.clone());
-        start_thread("adit-follow", move || follow::follow(&interface, &sender))?;
+        let (strangers, receiver) = sync_channel(STRANGERS);
+        let strangers = matches!(self, Self::Etcd(_, Some(_))).then_some(strangers);
+        start_thread("adit-follow", move || {
+            follow::follow(&interface, &sender, strangers.as_ref())
+        })?;
         if let Some(keys) = keys {
             let sender = news.clone();
             start_thread("adit-keys", move || watch_keys(&keys, &sender))?;
@@ -45,7 +80,12 @@ impl OpenSource {
                 }
                 return Ok(Some(child));
             }
-            Self::Etcd(source) => start_thread("adit-source", move || source.work())?,
+            Self::Etcd(source, lookups) => {
+                start_thread("adit-source", move || source.work())?;
+                if let Some(lookups) = lookups {
+                    start_thread("adit-lookups", move || lookups.work(&receiver))?;
+                }
+            }
         }
         Ok(None)
     }

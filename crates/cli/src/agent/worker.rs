@@ -2,25 +2,30 @@
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
+use adit_ctl::uapi::{MAX_CALLED, UapiClient};
 use adit_fleet::{
     AgentStatus, PeerRecord, Reconciler, RecordChange, RecordId, SCHEMA, SourceState, preshared_key,
 };
+use adit_proto::config::PublicKey;
 use rustix::process::Signal;
 
 use super::apply::{Applier, ApplyError};
 use super::brought::{BroughtFile, SourceMark, lock_of};
-use super::etcd::EtcdSource;
 use super::etcd_client::EtcdClient;
+use super::evict::{self, Eviction};
 use super::exec;
 use super::folder::{FolderIdentity, WatchedFolder, explain, read_file};
 use super::news::{AgentNews, BEGIN_ANEW, InterfaceNews, NewsSender, PAUSE, SourceNews, TOLD};
 use super::report;
 use super::sources::OpenSource;
+use super::wanted::WantedRecords;
 use crate::cli::{AgentSource, ServeAgentArgs};
 use crate::failure::{Context, Result, bail, say};
 use crate::run::{join_group, status_group};
@@ -45,6 +50,9 @@ pub(super) fn work(args: &ServeAgentArgs) -> Result<ExitCode> {
     let _ = rustix::thread::set_name(c"adit-agent");
     adit_sandbox::register("adit-agent");
     let group = status_group(args.status_group.as_deref())?;
+    if args.just_in_time && !matches!(args.source, AgentSource::Etcd(_)) {
+        bail!(Mistake, "--just-in-time is for the source etcd: alone");
+    }
     let lock = lock_of(&args.state, name, group);
     let lock = lock.context(|| format!("cannot write to {}", args.state.display()))?;
     let until = Instant::now() + TO_END;
@@ -74,7 +82,14 @@ pub(super) fn work(args: &ServeAgentArgs) -> Result<ExitCode> {
     let applier = Applier::new(name, file);
     // What is there now is kept apart from what other records claim.
     let there = applier.look().ok();
+    let wanted = args.just_in_time.then(|| {
+        let ids = brought.values().map(RecordId::clone);
+        Arc::new(WantedRecords::new(ids))
+    });
     let mut worker = AgentWorker {
+        wanted,
+        eviction: Eviction::default(),
+        calls: Vec::new(),
         reconciler: Reconciler::new(brought, there.as_ref()),
         applier,
         status,
@@ -106,10 +121,10 @@ pub(super) fn work(args: &ServeAgentArgs) -> Result<ExitCode> {
             OpenSource::Exec(started.context(|| "cannot start a process".into())?)
         }
         AgentSource::Etcd(address) => {
-            let client = EtcdClient::new(args, address)?;
             let before = (mark.as_ref(), has_brought);
-            let source = EtcdSource::new(address.clone(), client, news.clone(), before);
-            OpenSource::Etcd(Box::new(source))
+            let wanted = worker.wanted.clone();
+            let client = EtcdClient::new(args, address)?;
+            OpenSource::of_etcd(address, client, &news, wanted, before)
         }
     };
     // Not before: a program gets no further group.
@@ -144,6 +159,11 @@ enum Brought {
 
 /// An agent at work.
 struct AgentWorker {
+    /// The records that are followed; `None` for all.
+    wanted: Option<Arc<WantedRecords>>,
+    eviction: Eviction,
+    /// Peers that are to be called as soon as they are brought, and where they are.
+    calls: Vec<(PublicKey, Option<SocketAddr>)>,
     reconciler: Reconciler,
     applier: Applier,
     status: AgentStatus,
@@ -184,8 +204,10 @@ impl AgentWorker {
     fn run(&mut self, news: &Receiver<AgentNews>) -> Result<ExitCode> {
         self.report();
         let mut retry: Option<Instant> = None;
+        let mut evict = self.wanted.is_some().then(|| Instant::now() + evict::EVERY);
         loop {
-            let wait = retry.map(|at| at.saturating_duration_since(Instant::now()));
+            let next = retry.into_iter().chain(evict).min();
+            let wait = next.map(|at| at.saturating_duration_since(Instant::now()));
             let first = match wait {
                 None => news.recv().map_err(|_| RecvTimeoutError::Disconnected),
                 Some(wait) => news.recv_timeout(wait),
@@ -224,22 +246,65 @@ impl AgentWorker {
                 // What it refused is due again after a look.
                 self.is_look_due |= self.status.is_up;
             }
+            if evict.is_some_and(|at| at <= now) {
+                evict = Some(now + evict::EVERY);
+                self.evict(now);
+            }
             retry = match self.bring()? {
                 Brought::All => None,
                 Brought::Nothing => Some(now + PAUSE),
                 // Other news does not put it off.
                 Brought::NotAll => Some(retry.filter(|at| *at > now).unwrap_or(now + REFUSED)),
             };
+            self.call();
             self.tell_refusals();
             self.report();
         }
     }
 
+    /// Lets go of the peers that came just in time and are gone.
+    fn evict(&mut self, now: Instant) {
+        let (Some(wanted), true) = (&self.wanted, self.reconciler.is_listed()) else {
+            return;
+        };
+        let Ok(status) = self.applier.look() else {
+            return;
+        };
+        let wall = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let times = (now, wall.unwrap_or_default());
+        let list = self.reconciler.list();
+        let gone = self.eviction.gone(times, wanted.ids(), list, &status);
+        wanted.evict(&gone);
+        gone.iter().for_each(|id| drop(self.with_keys.remove(id)));
+        let gone = gone.into_iter().map(|id| (id, RecordChange::Delete));
+        self.reconciler.change(gone);
+    }
+
+    /// Begins handshakes with the peers that were looked up: theirs were refused.
+    fn call(&mut self) {
+        for calls in std::mem::take(&mut self.calls).chunks(MAX_CALLED) {
+            // A peer that is not called tries again by itself.
+            if let Ok(mut client) = UapiClient::connect(&self.status.interface) {
+                let _ = client.call_peers(calls, None);
+            }
+        }
+    }
+
     fn take(&mut self, news: SourceNews) -> Result<()> {
         match news {
+            SourceNews::Found(changes, calls) => {
+                self.calls.extend(calls);
+                return self.take(SourceNews::Changes(changes));
+            }
             SourceNews::Changes(changes) => {
+                let wanted = self.wanted.clone();
+                let is_wanted = |(id, change): &(RecordId, RecordChange)| {
+                    // It may have been let go of meanwhile.
+                    *change == RecordChange::Delete || wanted.as_ref().is_none_or(|it| it.has(id))
+                };
                 let changes: Vec<_> = changes
                     .into_iter()
+                    .filter(is_wanted)
                     .map(|(id, change)| {
                         let change = self.with_key(&id, change);
                         (id, change)
@@ -419,6 +484,7 @@ impl AgentWorker {
             applied: self.reconciler.applied(),
             refused: list.refused().len(),
             refusals: report::first_refusals(list),
+            just_in_time: self.wanted.as_ref().map(|wanted| wanted.counts()),
             ..self.status.clone()
         };
         let is_new = self.written.as_ref() != Some(&new);

@@ -65,6 +65,10 @@ pub(crate) struct ServeAgentArgs {
     /// The private key of that certificate, as PEM
     #[arg(long, value_name = "FILE", requires = "etcd_cert")]
     pub(crate) etcd_key: Option<PathBuf>,
+    /// Bring a peer only when it begins a handshake, and remove it when it is gone: its record in etcd: is
+    /// named PREFIX and its public key
+    #[arg(long)]
+    pub(crate) just_in_time: bool,
     /// Arguments of the program of exec:
     #[arg(last = true, value_name = "ARGUMENT")]
     pub(crate) arguments: Vec<String>,

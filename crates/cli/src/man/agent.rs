@@ -61,6 +61,16 @@ pub(super) fn page(roff: &mut Roff) {
          anyone on the path can read the password and add peers. Names of members are looked up for each connection, as \
          resolv.conf(5) and nsswitch.conf(5) say. In the unit adit-agent@, etcd needs a drop-in with `PrivateNetwork=no` and `RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6 AF_NETLINK`.",
     );
+    more(
+        roff,
+        "Just in time",
+        "with `--just-in-time`, the interface has only the peers that are there. The key of a record is `PREFIX` and \
+         the peer's public key, as wg(8) prints it. When an unknown peer begins a handshake, the agent asks etcd for its \
+         record, brings the peer, and begins a handshake with it where it is. A peer is removed 5 minutes after its last \
+         handshake, or 90 seconds after it was brought if it had none. A peer with a quota stays. The gateway cannot \
+         begin anything with a peer that is not there. Keys that etcd does not have are asked for again after 10 \
+         seconds, or when their record comes. There are at most 100 such look-ups a second, 20 for one address.",
+    );
     paragraph(
         roff,
         "A RECORD as JSON is an object with `public_key`, `allowed_ips` (a list) and, where there are any, `name`, `endpoint`, \
@@ -99,6 +109,10 @@ pub(super) fn page(roff: &mut Roff) {
             (
                 "adit agent wg0 --source etcd:https://etcd-0:2379,https://etcd-1:2379/wg0/ --etcd-ca ca.pem",
                 "The peers are keys of etcd.",
+            ),
+            (
+                "adit agent wg0 --source etcd:http://127.0.0.1:2379/wg0/ --just-in-time",
+                "Each peer comes with its first handshake.",
             ),
             (
                 "adit agent status wg0",

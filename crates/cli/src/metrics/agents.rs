@@ -1,6 +1,6 @@
 //! What agents tell of themselves.
 
-use adit_fleet::{AgentStatus, SourceState};
+use adit_fleet::{AgentStatus, JustInTime, SourceState};
 
 use super::page::{Metric, Page};
 
@@ -48,5 +48,28 @@ pub(super) fn render(page: &mut Page<'_>, agents: &[AgentStatus]) {
                 metric.line(&[("interface", &agent.interface)], value);
             }
         }
+    }
+    let counts = || agents.iter().filter_map(|it| Some((it, it.just_in_time?)));
+    if counts().next().is_none() {
+        return;
+    }
+    let help = "What became of unknown peers that began a handshake, with --just-in-time";
+    let mut metric = Metric::new(page, "adit_agent_strangers_total", "counter", help);
+    for (agent, counts) in counts() {
+        let JustInTime {
+            found,
+            missing,
+            limited,
+            ..
+        } = counts;
+        for (result, count) in [("found", found), ("missing", missing), ("limited", limited)] {
+            let labels = [("interface", agent.interface.as_str()), ("result", result)];
+            metric.line(&labels, count);
+        }
+    }
+    let help = "Peers that were removed since they were gone, with --just-in-time";
+    let mut metric = Metric::new(page, "adit_agent_evicted_total", "counter", help);
+    for (agent, counts) in counts() {
+        metric.line(&[("interface", &agent.interface)], counts.evicted);
     }
 }

@@ -9,10 +9,10 @@ use crate::harness::*;
 use crate::quick::{adit, only_adit};
 
 /// The members' common port.
-const PORT: u16 = 2379;
+pub const PORT: u16 = 2379;
 
 /// etcd on the left, and how it is asked.
-struct Store {
+pub struct Store {
     left: Container,
     /// `http://127.0.0.1`, or the same with TLS.
     base: &'static str,
@@ -23,7 +23,7 @@ struct Store {
 }
 
 impl Store {
-    fn new(left: &Container) -> Self {
+    pub fn new(left: &Container) -> Self {
         left.sh("ip link set lo up");
         Self {
             left: left.clone(),
@@ -34,7 +34,7 @@ impl Store {
     }
 
     /// Starts it with what it had before.
-    fn start(&self, port: u16) {
+    pub fn start(&self, port: u16) {
         let Self {
             base,
             curl,
@@ -51,7 +51,7 @@ impl Store {
         ));
     }
 
-    fn kill(&self) {
+    pub fn kill(&self) {
         self.left.sh(
             "p=$(cat /run/etcd.pid); kill -9 $p; while [ -n \"$(cat /proc/$p/cmdline | tr -d '\\0')\" ]; do sleep 0.05; done",
         );
@@ -74,12 +74,12 @@ impl Store {
         self.left.sh_with_input("base64 -w 0", text)
     }
 
-    fn put(&self, key: &str, value: &str) -> Value {
+    pub fn put(&self, key: &str, value: &str) -> Value {
         let (key, value) = (self.encoded(key), self.encoded(value));
         self.ask("kv/put", json!({ "key": key, "value": value }))
     }
 
-    fn delete(&self, key: &str) -> Value {
+    pub fn delete(&self, key: &str) -> Value {
         self.ask("kv/deleterange", json!({ "key": self.encoded(key) }))
     }
 }
@@ -173,7 +173,7 @@ fn peers_of_etcd_outlive_it_and_a_compaction() {
 
 /// Waits until the agent says so of its source.
 #[track_caller]
-fn tells(hub: &Hub, why: &str) {
+pub fn tells(hub: &Hub, why: &str) {
     let start = Instant::now();
     loop {
         let told = hub.status()["failure"].to_string();

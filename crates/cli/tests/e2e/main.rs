@@ -37,6 +37,7 @@ mod init;
 mod installed;
 mod interface;
 mod interop;
+mod just_in_time;
 mod kernel;
 mod killed;
 mod many;

@@ -6,7 +6,9 @@ use adit_aead::{SealJob, TAG_LEN};
 use adit_io::{SendReport, Transmit, UdpSocket};
 use adit_proto::limits::REKEY_ATTEMPT_TIME;
 use adit_proto::wire::{DataHeader, INITIATION_LEN, RESPONSE_LEN, padded_len};
-use adit_proto::{Endpoint, HandshakeKind, Output, Peer, PeerEvent, Session, Time};
+use adit_proto::{
+    Endpoint, HandshakeKind, HandshakeOutcome, Output, Peer, PeerEvent, Refusal, Session, Time,
+};
 use rustix::io::Errno;
 
 use crate::control::InterfaceControl;
@@ -38,9 +40,28 @@ impl<H: Platform> InterfaceControl<H> {
                 false => (self.device).handle_handshake(now, wall, from, datagram, false),
             };
             if outcome.refusal.is_some() {
-                self.note(|| Incident::Handshake(outcome));
+                self.refused(outcome);
             }
             self.put_out();
+        }
+    }
+
+    fn refused(&mut self, outcome: HandshakeOutcome) {
+        let incident = Incident::Handshake(outcome);
+        let is_stranger = outcome.refusal == Some(Refusal::UnknownPeer);
+        if !is_stranger || self.common.log.is_logged() {
+            self.note(|| incident);
+        }
+        if !is_stranger || !self.common.log.is_heard() {
+            return;
+        }
+        let news = self.strangers.count(clock::now(), incident.source());
+        if news.untold > 0 {
+            let count = news.untold;
+            self.platform.tell(&Event::Others { count });
+        }
+        if news.is_told {
+            self.platform.tell(&Event::Incident { incident, times: 1 });
         }
     }
 
@@ -184,7 +205,7 @@ impl<H: Platform> InterfaceControl<H> {
             if log.is_logged() {
                 self.platform.log_verbose(format_args!("{line}"));
             }
-            if log.is_heard() {
+            if log.is_heard() && !line.is_stranger() {
                 self.platform.tell(&match line {
                     LogLine::Of(incident, times) => Event::Incident { incident, times },
                     LogLine::Others(count) => Event::Others { count },

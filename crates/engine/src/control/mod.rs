@@ -8,6 +8,7 @@ pub(crate) mod memory;
 mod probes;
 mod remember;
 mod sockets;
+mod strangers;
 pub(crate) mod thread;
 
 use std::collections::{BTreeSet, VecDeque};
@@ -26,6 +27,7 @@ use rustix::time::{
 };
 
 use crate::control::remember::Remember;
+use crate::control::strangers::StrangerLimit;
 use crate::host::platform::{Platform, RememberedPeers, TunDrops};
 use crate::shared::common::{Common, EndGuard};
 use crate::shared::error::CommandError;
@@ -85,6 +87,7 @@ pub(crate) struct InterfaceControl<H: Platform> {
     /// Probes that wait, and until when others do not leave.
     probes: VecDeque<PeerEvent>,
     probes_from: Time,
+    strangers: StrangerLimit,
     /// Peers whose events are to be handled.
     events: VecDeque<Arc<Peer>>,
     /// Commands that wait for the one that is being executed.
@@ -155,6 +158,7 @@ impl<H: Platform> InterfaceControl<H> {
             ignores_icmp: [None; 2],
             probes: VecDeque::new(),
             probes_from: Time::default(),
+            strangers: StrangerLimit::default(),
             events: VecDeque::new(),
             commands: VecDeque::new(),
             executing: None,

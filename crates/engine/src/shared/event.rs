@@ -55,7 +55,8 @@ pub enum Event {
         /// Initiations that left and were not answered.
         initiations: u32,
     },
-    /// An incident, as in the verbose log: one a second for each cause and source, with a count.
+    /// An incident, as in the verbose log: one a second for each cause and source, with a count. Initiations of
+    /// unknown peers have events one by one, of which there are 512 a second at most, 64 from one address.
     Incident {
         /// The last of them.
         incident: Incident,

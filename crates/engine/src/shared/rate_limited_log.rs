@@ -94,7 +94,7 @@ impl Incident {
 
     /// The other end as it counts for the log: an IPv4 address, or the network of an IPv6 one, in
     /// which a host has as many as it likes.
-    fn source(&self) -> IpAddr {
+    pub(crate) fn source(&self) -> IpAddr {
         let addr = match self {
             Self::Handshake(outcome) => outcome.from,
             Self::WrongSource { from, .. } => *from,
@@ -188,6 +188,14 @@ pub(crate) enum LogLine {
     Of(Incident, u64),
     /// How many incidents had no line of their own.
     Others(u64),
+}
+
+impl LogLine {
+    /// Whether it is about unknown peers, which have events of their own: their keys count.
+    pub(crate) fn is_stranger(&self) -> bool {
+        let unknown = LogCause::Handshake(Some(Refusal::UnknownPeer));
+        matches!(self, Self::Of(incident, _) if incident.cause() == unknown)
+    }
 }
 
 impl fmt::Display for LogLine {

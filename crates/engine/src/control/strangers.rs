@@ -1,0 +1,89 @@
+//! Initiations of unknown peers, as events: a listener may know these peers and bring them.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use adit_proto::Time;
+
+/// Events in [`WINDOW`] at most: several times what an agent brings of new peers.
+const MOST: u32 = 512;
+/// Those of them from one address, or from the network of an IPv6 address.
+const MOST_OF_SOURCE: u32 = 64;
+const WINDOW: Duration = Duration::from_secs(1);
+
+/// How many events there were of unknown peers.
+#[derive(Default)]
+pub(super) struct StrangerLimit {
+    /// When the next window begins.
+    until: Time,
+    told: u32,
+    of_source: HashMap<IpAddr, u32>,
+    /// Initiations without an event.
+    untold: u64,
+}
+
+/// What is to be told of an initiation.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct StrangerNews {
+    /// It has an event.
+    pub(super) is_told: bool,
+    /// How many had none in the last window that had any.
+    pub(super) untold: u64,
+}
+
+impl StrangerLimit {
+    /// An initiation came from this source.
+    pub(super) fn count(&mut self, now: Time, source: IpAddr) -> StrangerNews {
+        let mut untold = 0;
+        if now >= self.until {
+            self.until = now + WINDOW;
+            self.told = 0;
+            self.of_source.clear();
+            untold = std::mem::take(&mut self.untold);
+        }
+        let mut is_told = self.told < MOST;
+        if is_told {
+            let of_source = self.of_source.entry(source).or_default();
+            is_told = *of_source < MOST_OF_SOURCE;
+            *of_source += u32::from(is_told);
+        }
+        self.told += u32::from(is_told);
+        self.untold += u64::from(!is_told);
+        StrangerNews { is_told, untold }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn source(number: u32) -> IpAddr {
+        IpAddr::V4(number.into())
+    }
+
+    #[test]
+    fn one_source_leaves_events_to_the_others() {
+        let mut limit = StrangerLimit::default();
+        let now = Time(1);
+        let told = (0..1_000).filter(|_| limit.count(now, source(1)).is_told);
+        assert_eq!(told.count(), 64);
+        assert!(limit.count(now, source(2)).is_told);
+        // What had no event is told with the first one of the next window.
+        let next = now + WINDOW;
+        let news = StrangerNews {
+            is_told: true,
+            untold: 936,
+        };
+        assert_eq!(limit.count(next, source(1)), news);
+        assert_eq!(limit.count(next, source(1)).untold, 0);
+    }
+
+    #[test]
+    fn events_of_all_sources_and_their_memory_are_bounded() {
+        let mut limit = StrangerLimit::default();
+        let told = (0..100_000).filter(|number| limit.count(Time(1), source(*number)).is_told);
+        assert_eq!(told.count(), 512);
+        assert_eq!(limit.of_source.len(), 512);
+    }
+}
