@@ -10,6 +10,7 @@ mod compare;
 mod daemon;
 mod document;
 mod embed;
+mod fleet;
 mod gateway;
 mod generator;
 mod goals;
@@ -75,6 +76,7 @@ enum Command {
     Profile(profile::ProfileArgs),
     Aead(aead::AeadArgs),
     Embed(embed::EmbedArgs),
+    Fleet(fleet::FleetArgs),
     #[command(hide = true)]
     EmbedDevice(embed::DeviceArgs),
     #[command(hide = true)]
@@ -110,6 +112,7 @@ fn main() {
             sandbox::run(|| embed::run(&args)).map_err(plain)
         }
         Command::Embed(args) => embed::run(&args).map_err(plain),
+        Command::Fleet(args) => sandbox::run(|| fleet::run(&args)).map_err(plain),
         Command::EmbedDevice(args) => embed::run_device(&args).map_err(plain),
         Command::EmbedNet(args) => embed::run_net(&args).map_err(plain),
         Command::EmbedSocks(args) => embed::run_socks(&args).map_err(plain),

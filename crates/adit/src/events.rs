@@ -182,6 +182,7 @@ fn of_engine(event: &engine::Event) -> Option<Event> {
         },
         engine::Event::Access { .. }
         | engine::Event::Unanswered { .. }
+        | engine::Event::Stranger { .. }
         | engine::Event::Incident { .. }
         | engine::Event::Others { .. } => return None,
     })

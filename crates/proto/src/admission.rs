@@ -220,6 +220,15 @@ impl Admission {
         Screened::Refused(outcome(refusal))
     }
 
+    /// Whether an initiation or a response shows that its sender receives at its address. Harmless at any time.
+    pub fn is_proven(&self, now: Time, from: SocketAddr, message: &[u8]) -> bool {
+        let is_one = matches!(
+            ParsedMessage::parse(message),
+            Some(ParsedMessage::Initiation(_) | ParsedMessage::Response(_))
+        );
+        is_one && has_mac2(message) && self.state().checker.mac2_is_valid(now, from, message)
+    }
+
     /// Counts initiations that were dropped because their sources are [exhausted](Screened::Exhausted).
     pub fn dropped(&self, initiations: u64) {
         let screened = &self.screened;

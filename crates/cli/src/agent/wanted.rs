@@ -12,6 +12,8 @@ use super::dir::MAX_RECORDS;
 
 /// Look-ups in vain within [`WINDOW`] at most: a flood of unknown keys costs the store no more.
 const IN_VAIN: u32 = 100;
+/// Those of them for addresses that may be forged: a flood of these leaves the rest.
+const IN_VAIN_UNPROVEN: u32 = 50;
 /// Those of them for one address, or for the network of an IPv6 address.
 const IN_VAIN_OF_SOURCE: u32 = 20;
 const WINDOW: Duration = Duration::from_secs(1);
@@ -24,6 +26,8 @@ const MISSING: Duration = Duration::from_secs(10);
 pub(super) struct Stranger {
     pub(super) key: PublicKey,
     pub(super) from: SocketAddr,
+    /// It receives there.
+    pub(super) is_proven: bool,
 }
 
 /// The records that are followed.
@@ -43,6 +47,7 @@ struct State {
     /// When the next window begins, and the look-ups of this one that are in vain so far.
     window: Option<Instant>,
     in_vain: u32,
+    unproven: u32,
     of_source: HashMap<IpAddr, u32>,
     counts: JustInTime,
 }
@@ -102,7 +107,7 @@ impl WantedRecords {
         let mut state = self.state();
         if state.window.is_none_or(|until| until <= now) {
             state.window = Some(now + WINDOW);
-            state.in_vain = 0;
+            (state.in_vain, state.unproven) = (0, 0);
             state.of_source.clear();
             state.missing.retain(|_, until| *until > now);
         }
@@ -118,12 +123,15 @@ impl WantedRecords {
             let source = source_of(stranger.from);
             let of_source = state.of_source.get(&source).copied().unwrap_or(0);
             let is_full = state.ids.len() + selected.len() >= MAX_RECORDS;
-            if state.in_vain >= IN_VAIN || of_source >= IN_VAIN_OF_SOURCE || is_full {
+            let is_flood = !stranger.is_proven && state.unproven >= IN_VAIN_UNPROVEN;
+            let is_beyond = state.in_vain >= IN_VAIN || of_source >= IN_VAIN_OF_SOURCE;
+            if is_flood || is_beyond || is_full {
                 state.counts.limited += 1;
                 continue;
             }
             // Until it is found.
             state.in_vain += 1;
+            state.unproven += u32::from(!stranger.is_proven);
             state.of_source.insert(source, of_source + 1);
             selected.insert(id, *stranger);
         }
@@ -141,6 +149,8 @@ impl WantedRecords {
         for (id, stranger) in selected {
             if found.contains(id) {
                 state.in_vain = state.in_vain.saturating_sub(1);
+                let unproven = u32::from(!stranger.is_proven);
+                state.unproven = state.unproven.saturating_sub(unproven);
                 if let Some(count) = state.of_source.get_mut(&source_of(stranger.from)) {
                     *count = count.saturating_sub(1);
                 }

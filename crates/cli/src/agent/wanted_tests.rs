@@ -6,6 +6,7 @@ fn stranger(key: u32, host: u32) -> Stranger {
     Stranger {
         key: PublicKey(bytes),
         from: (std::net::Ipv4Addr::from_bits(host), 9).into(),
+        is_proven: false,
     }
 }
 
@@ -27,7 +28,10 @@ fn a_flood_of_unknown_keys_asks_little_and_peers_are_found() {
                 .map(|key| stranger(100_000 + 100 * turn + key, key % 4))
                 .collect();
             let peer = u32::try_from(second).expect("small");
-            strangers.push(stranger(peer, 1000 + peer));
+            strangers.push(Stranger {
+                is_proven: true,
+                ..stranger(peer, 1000 + peer)
+            });
             let selected = wanted.select(now, &strangers);
             let known: HashSet<_> = (0..10).map(id).collect();
             asked += selected.keys().filter(|id| !known.contains(*id)).count();
@@ -35,10 +39,10 @@ fn a_flood_of_unknown_keys_asks_little_and_peers_are_found() {
             wanted.answered(now, &selected, &known);
         }
     }
-    assert_eq!((asked, found), (10 * 80, 10));
+    assert_eq!((asked, found), (10 * 50, 10));
     let counts = wanted.counts();
-    assert_eq!((counts.found, counts.missing), (10, 800));
-    assert_eq!(counts.limited, 60_000 - 800);
+    assert_eq!((counts.found, counts.missing), (10, 500));
+    assert_eq!(counts.limited, 60_000 - 500);
     assert!(wanted.state().missing.len() <= 1000);
 }
 
@@ -48,12 +52,18 @@ fn many_sources_together_have_a_limit_and_hits_are_free() {
     let now = Instant::now();
     let strangers: Vec<_> = (0..500).map(|key| stranger(key, key)).collect();
     let selected = wanted.select(now, &strangers);
-    assert_eq!(selected.len(), 100);
+    assert_eq!(selected.len(), 50);
     let found = selected.keys().cloned().collect();
     wanted.answered(now, &selected, &found);
     let more = wanted.select(now, &strangers);
-    assert_eq!(more.len(), 100);
+    assert_eq!(more.len(), 50);
     assert!(more.keys().all(|id| !found.contains(id)), "asked twice");
+    // Those that have shown where they are have room of their own.
+    let proven = (600..1000).map(|key| Stranger {
+        is_proven: true,
+        ..stranger(key, key)
+    });
+    assert_eq!(wanted.select(now, &proven.collect::<Vec<_>>()).len(), 50);
 }
 
 #[test]

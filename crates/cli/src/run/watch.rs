@@ -81,6 +81,7 @@ fn tell(
             line.from = about.from.map(|addr| addr.to_string());
             line.reason = about.reason.map(str::to_owned);
             line.count = about.count;
+            line.proven = about.is_proven;
         });
     };
     match *event {
@@ -145,6 +146,12 @@ fn tell(
             );
             say(EventKind::HandshakeFailed, text, Some(peer), about);
         }
+        Event::Stranger { outcome, is_proven } => {
+            let incident = Incident::Handshake(outcome);
+            let (kind, peer, mut about) = of_incident(&incident);
+            about.is_proven = Some(is_proven);
+            say(kind, incident.to_string(), peer, about);
+        }
         Event::Incident { incident, times } => {
             let (kind, peer, mut about) = of_incident(&incident);
             about.count = about.count.or((times > 1).then_some(times));
@@ -168,6 +175,7 @@ struct About {
     from: Option<SocketAddr>,
     reason: Option<&'static str>,
     count: Option<u64>,
+    is_proven: Option<bool>,
 }
 
 fn of_incident(incident: &Incident) -> (EventKind, Option<PublicKey>, About) {

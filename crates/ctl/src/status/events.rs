@@ -53,6 +53,10 @@ documented! {
         /// How often it happened, if that is more than once, or how many packets.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub count: Option<u64>,
+        /// Of an unknown peer: whether it has shown that it receives at `endpoint`. It has no need to while few begin a
+        /// handshake.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub proven: Option<bool>,
         /// The process that changed the configuration, as the kernel names it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub pid: Option<i32>,

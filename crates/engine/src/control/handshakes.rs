@@ -40,13 +40,13 @@ impl<H: Platform> InterfaceControl<H> {
                 false => (self.device).handle_handshake(now, wall, from, datagram, false),
             };
             if outcome.refusal.is_some() {
-                self.refused(outcome);
+                self.refused(outcome, datagram);
             }
             self.put_out();
         }
     }
 
-    fn refused(&mut self, outcome: HandshakeOutcome) {
+    fn refused(&mut self, outcome: HandshakeOutcome, datagram: &[u8]) {
         let incident = Incident::Handshake(outcome);
         let is_stranger = outcome.refusal == Some(Refusal::UnknownPeer);
         if !is_stranger || self.common.log.is_logged() {
@@ -55,13 +55,15 @@ impl<H: Platform> InterfaceControl<H> {
         if !is_stranger || !self.common.log.is_heard() {
             return;
         }
-        let news = self.strangers.count(clock::now(), incident.source());
+        let now = clock::now();
+        let is_proven = (self.common.proto.admission()).is_proven(now, outcome.from, datagram);
+        let news = self.strangers.count(now, incident.source(), is_proven);
         if news.untold > 0 {
             let count = news.untold;
             self.platform.tell(&Event::Others { count });
         }
         if news.is_told {
-            self.platform.tell(&Event::Incident { incident, times: 1 });
+            self.platform.tell(&Event::Stranger { outcome, is_proven });
         }
     }
 

@@ -8,6 +8,8 @@ use adit_proto::Time;
 
 /// Events in [`WINDOW`] at most: several times what an agent brings of new peers.
 const MOST: u32 = 512;
+/// Those of them that come from addresses that may be forged: a flood leaves the rest.
+const MOST_UNPROVEN: u32 = 256;
 /// Those of them from one address, or from the network of an IPv6 address.
 const MOST_OF_SOURCE: u32 = 64;
 const WINDOW: Duration = Duration::from_secs(1);
@@ -18,6 +20,7 @@ pub(super) struct StrangerLimit {
     /// When the next window begins.
     until: Time,
     told: u32,
+    unproven: u32,
     of_source: HashMap<IpAddr, u32>,
     /// Initiations without an event.
     untold: u64,
@@ -34,21 +37,22 @@ pub(super) struct StrangerNews {
 
 impl StrangerLimit {
     /// An initiation came from this source.
-    pub(super) fn count(&mut self, now: Time, source: IpAddr) -> StrangerNews {
+    pub(super) fn count(&mut self, now: Time, source: IpAddr, is_proven: bool) -> StrangerNews {
         let mut untold = 0;
         if now >= self.until {
             self.until = now + WINDOW;
-            self.told = 0;
+            (self.told, self.unproven) = (0, 0);
             self.of_source.clear();
             untold = std::mem::take(&mut self.untold);
         }
-        let mut is_told = self.told < MOST;
+        let mut is_told = self.told < MOST && (is_proven || self.unproven < MOST_UNPROVEN);
         if is_told {
             let of_source = self.of_source.entry(source).or_default();
             is_told = *of_source < MOST_OF_SOURCE;
             *of_source += u32::from(is_told);
         }
         self.told += u32::from(is_told);
+        self.unproven += u32::from(is_told && !is_proven);
         self.untold += u64::from(!is_told);
         StrangerNews { is_told, untold }
     }
@@ -66,24 +70,29 @@ mod tests {
     fn one_source_leaves_events_to_the_others() {
         let mut limit = StrangerLimit::default();
         let now = Time(1);
-        let told = (0..1_000).filter(|_| limit.count(now, source(1)).is_told);
+        let told = (0..1_000).filter(|_| limit.count(now, source(1), false).is_told);
         assert_eq!(told.count(), 64);
-        assert!(limit.count(now, source(2)).is_told);
+        assert!(limit.count(now, source(2), false).is_told);
         // What had no event is told with the first one of the next window.
         let next = now + WINDOW;
         let news = StrangerNews {
             is_told: true,
             untold: 936,
         };
-        assert_eq!(limit.count(next, source(1)), news);
-        assert_eq!(limit.count(next, source(1)).untold, 0);
+        assert_eq!(limit.count(next, source(1), false), news);
+        assert_eq!(limit.count(next, source(1), false).untold, 0);
     }
 
     #[test]
     fn events_of_all_sources_and_their_memory_are_bounded() {
         let mut limit = StrangerLimit::default();
-        let told = (0..100_000).filter(|number| limit.count(Time(1), source(*number)).is_told);
-        assert_eq!(told.count(), 512);
-        assert_eq!(limit.of_source.len(), 512);
+        let mut told = |is_proven| {
+            let all = 0..100_000;
+            let told = all.filter(|it| limit.count(Time(1), source(*it), is_proven).is_told);
+            told.count()
+        };
+        // What may be forged leaves room for what is not.
+        assert_eq!((told(false), told(true)), (256, 256));
+        assert_eq!(limit.of_source.len(), 256);
     }
 }

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use adit_proto::config::PublicKey;
-use adit_proto::{Access, Liveness};
+use adit_proto::{Access, HandshakeOutcome, Liveness};
 
 use crate::shared::rate_limited_log::Incident;
 
@@ -55,8 +55,14 @@ pub enum Event {
         /// Initiations that left and were not answered.
         initiations: u32,
     },
-    /// An incident, as in the verbose log: one a second for each cause and source, with a count. Initiations of
-    /// unknown peers have events one by one, of which there are 512 a second at most, 64 from one address.
+    /// An initiation of an unknown peer: there are 512 of these events a second at most, 64 for one address.
+    Stranger {
+        /// Its refusal, with the key.
+        outcome: HandshakeOutcome,
+        /// Its sender receives at its address: it has sent a cookie back.
+        is_proven: bool,
+    },
+    /// An incident, as in the verbose log: one a second for each cause and source, with a count.
     Incident {
         /// The last of them.
         incident: Incident,
