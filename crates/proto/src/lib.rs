@@ -144,7 +144,7 @@ pub use noise::shown_key;
 pub use peer::Peer;
 pub use per_thread::PerThread;
 pub use replay::ReplayWindow;
-pub use rx_queues::{MAX_RX_QUEUES, RxQueueTable, work};
+pub use rx_queues::{GATEWAY_SHIFT, MAX_GATEWAYS, MAX_RX_QUEUES, RxQueueTable, work};
 pub use session::{Expired, Session};
 pub use shared::{IndexEntry, Shared};
 pub use stats::HandshakeStats;

@@ -4,6 +4,9 @@
 //! their number, is the receive queue in which data for the index arrives: so the choice of an index chooses
 //! which receive queue has the work. All indices of a peer are in one, so that what arrives on its next
 //! session stays behind what arrived on the one before.
+//!
+//! The five upper bits of that byte say which of several gateways with one key has made the index. A rule of
+//! the packet filter then finds the gateway that has the session.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -104,5 +107,20 @@ const _: () = assert!(MAX_RX_QUEUES == 1 + RX_QUEUE_BITS as usize);
 pub(crate) fn in_rx_queue(index: u32, rx_queue: u8) -> u32 {
     let mut bytes = index.to_le_bytes();
     bytes[3] = bytes[3] & !RX_QUEUE_BITS | rx_queue & RX_QUEUE_BITS;
+    u32::from_le_bytes(bytes)
+}
+
+/// Gateways that may have one key, at most.
+pub const MAX_GATEWAYS: u8 = 1 << (8 - GATEWAY_SHIFT);
+/// Where the number of a gateway begins in the last byte of an index: above the bits of receive queues.
+pub const GATEWAY_SHIFT: u8 = 3;
+const _: () = assert!(1 << GATEWAY_SHIFT == MAX_RX_QUEUES);
+
+/// An index of a gateway, in the same receive queue.
+pub(crate) fn of_gateway(index: u32, id: Option<u8>) -> u32 {
+    let mut bytes = index.to_le_bytes();
+    if let Some(id) = id {
+        bytes[3] = id << GATEWAY_SHIFT | bytes[3] & RX_QUEUE_BITS;
+    }
     u32::from_le_bytes(bytes)
 }

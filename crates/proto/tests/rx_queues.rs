@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use adit_proto::config::PeerChange;
 use adit_proto::wire::DataHeader;
-use adit_proto::{Import, MAX_RX_QUEUES};
+use adit_proto::{GATEWAY_SHIFT, Import, MAX_GATEWAYS, MAX_RX_QUEUES};
 use common::*;
 
 const GATEWAY: usize = 0;
@@ -240,4 +240,79 @@ fn the_rx_queue_stands_where_sockets_look_for_it() {
     };
     header.write(&mut message);
     assert_eq!(message[DataHeader::RX_QUEUE_AT], 0x7f);
+}
+
+/// The last bytes of all sessions that the gateway has with its peers, as it makes new ones.
+fn last_bytes(net: &mut Net, sessions: usize) -> BTreeSet<u8> {
+    let mut bytes = BTreeSet::new();
+    for round in 0..sessions {
+        for number in PEERS {
+            // Either end begins.
+            let (from, to) = match round % 2 {
+                0 => (number, GATEWAY),
+                _ => (GATEWAY, number),
+            };
+            let key = public_key(to);
+            net.hosts[from].device.force_handshake(net.now, &key);
+            net.drain(from);
+        }
+        exchange(net, 1);
+        bytes.extend(PEERS.map(|number| last_byte(net, number)));
+    }
+    bytes
+}
+
+#[test]
+fn a_gateways_indices_have_its_id_and_all_rx_queues() {
+    for id in [0, 1, 17, MAX_GATEWAYS - 1] {
+        let mut net = net();
+        net.hosts[GATEWAY].device.set_gateway_id(Some(id));
+        set_count(&net, MAX_RX_QUEUES);
+        let bytes = last_bytes(&mut net, 6);
+        let own = id << GATEWAY_SHIFT..=id << GATEWAY_SHIFT | 7;
+        assert!(bytes.iter().all(|byte| own.contains(byte)), "{bytes:?}");
+        assert_eq!(bytes.len(), MAX_RX_QUEUES, "{bytes:?}");
+        // The other end does not know of it.
+        let theirs: BTreeSet<_> = PEERS
+            .map(|number| net.session(number, GATEWAY).local_index() >> (24 + GATEWAY_SHIFT))
+            .collect();
+        assert!(theirs.len() > 1, "{theirs:?}");
+    }
+}
+
+#[test]
+fn a_gateway_without_an_id_has_indices_of_all_kinds() {
+    let bytes = last_bytes(&mut net(), 12);
+    let ids: BTreeSet<_> = bytes.iter().map(|byte| byte >> GATEWAY_SHIFT).collect();
+    assert!(ids.len() > usize::from(MAX_GATEWAYS) / 2, "{ids:?}");
+}
+
+/// A device that goes on in another process keeps its sessions, whatever their indices.
+#[test]
+fn sessions_from_before_a_gateway_had_its_id_go_on() {
+    let mut net = net();
+    exchange(&mut net, 5);
+    let before: Vec<_> = PEERS
+        .map(|n| net.session(GATEWAY, n).local_index())
+        .collect();
+    go_on(&mut net, GATEWAY, |_| ());
+    net.hosts[GATEWAY].device.set_gateway_id(Some(9));
+    let delivered = net.hosts[GATEWAY].delivered.len();
+    exchange(&mut net, 5);
+    assert_eq!(
+        net.hosts[GATEWAY].delivered.len() - delivered,
+        5 * PEERS.count()
+    );
+    let after: Vec<_> = PEERS
+        .map(|n| net.session(GATEWAY, n).local_index())
+        .collect();
+    assert_eq!(before, after);
+    // The next ones have it, in the same receive queues.
+    let queues: Vec<_> = PEERS.map(|number| rx_queue(&net, number)).collect();
+    let bytes = last_bytes(&mut net, 1);
+    assert!(
+        bytes.iter().all(|byte| byte >> GATEWAY_SHIFT == 9),
+        "{bytes:?}"
+    );
+    assert_eq!(queues, PEERS.map(|n| rx_queue(&net, n)).collect::<Vec<_>>());
 }

@@ -1,5 +1,5 @@
 //! Which receive queue a peer's next session is in. A new peer goes to the receive queue with the least work, and
-//! stays there.
+//! stays there. The other bits of that byte may name the gateway.
 
 use super::peer_state::PeerState;
 use crate::Time;
@@ -54,6 +54,12 @@ impl Core {
 }
 
 impl super::Device {
+    /// All receiver indices from now on name this gateway, 0 to 31, in the [five upper
+    /// bits](crate::GATEWAY_SHIFT) of their last byte: one of several that have one key.
+    pub fn set_gateway_id(&mut self, id: Option<u8>) {
+        self.core.gateway_id = id;
+    }
+
     /// Load of each receive queue lately, in units of [`work`](crate::work) a second; nothing while there
     /// is one.
     pub fn rx_queue_loads(&mut self, now: Time) -> Vec<u64> {

@@ -9,7 +9,7 @@ use crate::device::rates::RxQueueRates;
 use crate::in_use::Indices;
 use crate::noise::Identity;
 use crate::peer::Peer;
-use crate::rx_queues::in_rx_queue;
+use crate::rx_queues::{in_rx_queue, of_gateway};
 use crate::secret::Secret;
 use crate::session::Session;
 use crate::shared::Shared;
@@ -26,6 +26,8 @@ pub(super) struct Core {
     pub(super) indices: Indices,
     /// The upper 24 bits of all receiver indices, if they are given.
     pub(super) index_prefix: Option<u32>,
+    /// The number of this gateway, which all receiver indices have, if it is one of several.
+    pub(super) gateway_id: Option<u8>,
     pub(super) rx_queue_rates: RxQueueRates,
     pub(super) shared: Arc<Shared>,
     pub(super) random: Random,
@@ -55,15 +57,15 @@ impl Core {
         self.outputs.push_back(Queued::Output(output));
     }
 
-    /// A random index that no handshake or session has (whitepaper 5.4.2), but for its receive queue, or its
-    /// prefix.
+    /// A random index that no handshake or session has (whitepaper 5.4.2), but for its receive queue and its
+    /// gateway, or its prefix.
     pub(super) fn new_index(&mut self, id: u32, rx_queue: u8) -> u32 {
         loop {
             let mut bytes = [0; 4];
             (self.random)(&mut bytes);
             let random = u32::from_le_bytes(bytes);
             let index = match self.index_prefix {
-                None => in_rx_queue(random, rx_queue),
+                None => of_gateway(in_rx_queue(random, rx_queue), self.gateway_id),
                 Some(prefix) => prefix << 8 | random & 0xff,
             };
             if self.indices.insert(index, id) {

@@ -155,6 +155,7 @@ impl Device {
                 identity: None,
                 indices: Indices::default(),
                 index_prefix: None,
+                gateway_id: None,
                 rx_queue_rates: RxQueueRates::default(),
                 shared: Arc::new(Shared::new()),
                 random,
