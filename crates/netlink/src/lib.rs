@@ -25,6 +25,9 @@ mod nftables_tests;
 mod qdisc;
 mod route;
 mod rule;
+mod steering;
+#[cfg(test)]
+mod steering_tests;
 #[cfg(test)]
 mod tests;
 
@@ -51,6 +54,7 @@ pub use monitor::{Monitor, NetlinkEvent};
 pub use nftables::Firewall;
 pub use route::{Route, RouteLookup};
 pub use rule::Rule;
+pub use steering::{Steering, SteeringTarget};
 
 /// An address family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

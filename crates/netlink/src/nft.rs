@@ -322,7 +322,7 @@ fn tracked(key: u32, bits: u32) -> Vec<Vec<u8>> {
 }
 
 /// Keeps only these bits of the register.
-fn masked(mask: &[u8]) -> Vec<u8> {
+pub(crate) fn masked(mask: &[u8]) -> Vec<u8> {
     let data = |kind, bytes: &[u8]| nested(kind, &attribute(1, bytes));
     let attributes = [
         number(1, REGISTER),

@@ -61,7 +61,7 @@ pub(crate) const EQUAL: u32 = 0;
 pub(crate) const NOT_EQUAL: u32 = 1;
 const META_MARK: u32 = 3;
 pub(crate) const META_IIFNAME: u32 = 6;
-const META_L4PROTO: u32 = 16;
+pub(crate) const META_L4PROTO: u32 = 16;
 const CT_MARK: u32 = 3;
 const NETWORK_HEADER: u32 = 1;
 const FIB_SADDR: u32 = 1;
@@ -191,9 +191,14 @@ pub(crate) fn interface_name(interface: &str) -> [u8; libc::IFNAMSIZ] {
 
 /// Loads some bytes of the network header.
 pub(crate) fn load_header(offset: u32, len: u32) -> Vec<u8> {
+    load_payload(NETWORK_HEADER, offset, len)
+}
+
+/// Loads some bytes from the beginning of a header on, of `enum nft_payload_bases`.
+pub(crate) fn load_payload(base: u32, offset: u32, len: u32) -> Vec<u8> {
     let attributes = [
         number(1, REGISTER),
-        number(2, NETWORK_HEADER),
+        number(2, base),
         number(3, offset),
         number(4, len),
     ];
@@ -285,7 +290,7 @@ pub(crate) fn message(
 
 /// A transaction.
 pub(crate) struct NftTransaction {
-    family: Family,
+    protocol: u8,
     bytes: Vec<u8>,
     /// The operation of each message; its sequence number is its place here.
     attempts: Vec<String>,
@@ -295,8 +300,17 @@ pub(crate) struct NftTransaction {
 
 impl NftTransaction {
     pub(crate) fn new(family: Family) -> Self {
+        Self::of(protocol(family))
+    }
+
+    /// One for rules of devices.
+    pub(crate) fn of_devices() -> Self {
+        Self::of(u8::try_from(libc::NFPROTO_NETDEV).unwrap_or_default())
+    }
+
+    fn of(protocol: u8) -> Self {
         let mut batch = Self {
-            family,
+            protocol,
             bytes: Vec::new(),
             attempts: Vec::new(),
             last: 0,
@@ -308,7 +322,7 @@ impl NftTransaction {
 
     pub(crate) fn push(&mut self, what: String, kind: u16, flags: u16, attributes: &[&[u8]]) {
         self.last = self.bytes.len();
-        self.frame(kind, flags, protocol(self.family), 0, attributes);
+        self.frame(kind, flags, self.protocol, 0, attributes);
         self.attempts.push(what);
     }
 
