@@ -16,6 +16,7 @@ pub(crate) use files::{
     AddArgs, ChangeArgs, ConfArgs, DeviceArgs, DownArgs, EditArgs, FileArgs, InitArgs, NewPeerArgs,
     OutputArgs, QuietArgs, Reach, UpArgs,
 };
+pub(crate) use gateway::GatewayArgs;
 pub(crate) use guess::{command_near, misspelt};
 pub(crate) use peers::{
     ExpireArgs, LimitArgs, PeerArgs, PeerCommand, PeerSort, PeersArgs, QuotaArgs, RekeyArgs,
@@ -23,16 +24,19 @@ pub(crate) use peers::{
 };
 pub(crate) use proxy::{ProxyArgs, StackArg};
 pub(crate) use since::Since;
+pub(crate) use steer::{GatewayArg, SteerArgs};
 use values::interface_name;
 pub(crate) use values::{When, block};
 pub(crate) use watch::{EventsArgs, MetricsArgs, PeerLayout, ShowArgs, TopArgs, WhyArgs};
 
 mod agent;
 mod files;
+mod gateway;
 mod guess;
 mod peers;
 mod proxy;
 mod since;
+mod steer;
 mod values;
 mod watch;
 
@@ -192,6 +196,13 @@ pub(crate) enum Command {
     /// with each peer, in the order of the list, up to 5,000 a second. A peer whose handshake was in the last 5
     /// seconds is not called again.
     Call(CallArgs),
+    /// Forward datagrams that reach the wrong one of several gateways to the one that has the session
+    ///
+    /// For gateways that have one key and one address at the same time, between which routers choose (ECMP,
+    /// anycast). Each has a number (--gateway-id), which stands in what its peers send. Rules of nftables read it
+    /// and forward; the process of the interface has no part in it. Handshakes that peers begin stay where they
+    /// arrive, and so peers move. The rules take the place of earlier ones in one step, and stay until --off.
+    Steer(SteerArgs),
     /// Write a running tunnel's configuration back to its file
     Save(ChangeArgs),
     /// Apply a changed file to a running tunnel, without disturbing peers that did not change
@@ -328,6 +339,8 @@ pub(crate) struct RunArgs {
     pub(crate) disable_offload: Vec<String>,
     #[command(flatten)]
     pub(crate) threads: ThreadArgs,
+    #[command(flatten)]
+    pub(crate) gateway: GatewayArgs,
     /// Let the members of this group, a name or a number, read the status, which has no keys:
     /// for `adit show`, `metrics`, `events` and `top` without root
     #[arg(long, value_name = "GROUP")]

@@ -22,6 +22,7 @@ mod quick;
 mod resolver;
 mod run;
 mod show;
+mod steer;
 mod systemd;
 mod threads;
 mod top;
@@ -179,6 +180,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         (Some(Command::Upgrade(args)), _) => upgrade::upgrade(&args).map(done),
         (Some(Command::Tune(args)), _) => tune::tune(&args).map(done),
         (Some(Command::Call(args)), _) => call::call(&args).map(done),
+        (Some(Command::Steer(args)), _) => steer::steer(&args).map(done),
         (Some(Command::Save(args)), _) => quick::save(&args).map(done),
         (Some(Command::Sync(args)), _) => quick::sync_command(&args).map(done),
         (Some(Command::NewPeer(args)), _) => quick::new_peer(&args).map(done),

@@ -23,6 +23,7 @@ mod examples;
 mod page;
 mod parts;
 mod peers;
+mod steer;
 
 #[cfg(test)]
 #[path = "man_tests.rs"]
@@ -99,6 +100,7 @@ fn sections(name: &str) -> Roff {
         "adit-metrics" => metrics(&mut roff),
         "adit-proxy" => proxy(&mut roff),
         "adit-agent" => agent::page(&mut roff),
+        "adit-steer" => steer::page(&mut roff),
         "adit-agent-status" => agent::status(&mut roff),
         "adit-up" => {
             keys(&mut roff);

@@ -52,6 +52,7 @@ fn full_document() -> StatusReport {
         pid: 1,
         device: Some(DeviceJson::default()),
         stack: some(),
+        gateway_id: Some(3),
         ended: vec![String::new()],
         started: 1,
         cpu_milliseconds: BTreeMap::new(),

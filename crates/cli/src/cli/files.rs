@@ -7,6 +7,7 @@ use adit_ctl::config::HostPort;
 use adit_proto::config::{Cidr, PublicKey};
 use clap::{Args, ValueEnum};
 
+use super::gateway::GatewayArgs;
 use super::values::{Quota, When, block, interface_name, one_line, public_key, quota, when};
 use crate::threads::ThreadArgs;
 
@@ -85,6 +86,8 @@ pub(crate) struct UpArgs {
     pub(crate) disable_offload: Vec<String>,
     #[command(flatten)]
     pub(crate) threads: ThreadArgs,
+    #[command(flatten)]
+    pub(crate) gateway: GatewayArgs,
     /// Keep all rights, for a debugger or where the sandbox is in the way: see SECURITY.md
     #[arg(long, env = "ADIT_NO_SANDBOX", hide_env_values = true,
           value_parser = clap::builder::FalseyValueParser::new())]

@@ -64,6 +64,13 @@ pub(super) fn of(page: &str) -> &'static [(&'static str, &'static str)] {
                 "A service that does the same each time this address comes to this host.",
             ),
         ],
+        "adit-steer" => &[
+            (
+                "adit steer wg0 --device eth0 --address 192.0.2.1 --gateway 1=10.0.0.1 --gateway 2=10.0.0.2",
+                "The same command on both gateways.",
+            ),
+            ("adit steer wg0 --off", "Removes the rules."),
+        ],
         "adit-save" => &[(
             "wg set wg0 listen-port 51900 && adit save wg0",
             "Changes the running interface, and then its file.",

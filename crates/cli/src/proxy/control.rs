@@ -51,6 +51,7 @@ impl TunnelFacts {
             egress: None,
             started: self.started,
             threads: (self.threads, policy),
+            gateway_id: None,
         }
     }
 

@@ -145,7 +145,7 @@ pub(crate) fn check_exists(path: &Path) -> Result<()> {
 
 /// The kernel asks for CAP_NET_ADMIN. Where it is missing, the command starts again with sudo, as
 /// wg-quick does.
-fn require_rights() -> Result<()> {
+pub(crate) fn require_rights() -> Result<()> {
     let own = capabilities(None).context(|| "cannot tell this process's rights".into())?;
     if own.effective.contains(CapabilitySet::NET_ADMIN) {
         return Ok(());
@@ -169,7 +169,7 @@ fn require_rights() -> Result<()> {
     Err(error).context(failed)
 }
 
-fn open_netlink() -> Result<Netlink> {
+pub(crate) fn open_netlink() -> Result<Netlink> {
     Netlink::open().context(|| "cannot talk to the kernel over netlink".into())
 }
 

@@ -99,6 +99,7 @@ impl Quick {
         RunArgs {
             disable_offload: args.disable_offload.clone(),
             threads: args.threads.clone(),
+            gateway: args.gateway.clone(),
             no_sandbox: args.no_sandbox,
             names: true,
             ..RunArgs::new(&self.name)

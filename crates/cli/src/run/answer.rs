@@ -145,7 +145,7 @@ pub(crate) fn status(
     (of, tun): (&Weak<Tun>, Offloads),
     started: u64,
     names: &Arc<Names>,
-    threads: (usize, Policy),
+    (threads, gateway_id): ((usize, Policy), Option<u8>),
 ) -> Option<status::Report> {
     let place = device(of);
     report(interface, name, names, |device| HostFacts {
@@ -155,6 +155,7 @@ pub(crate) fn status(
         egress: egress_segments(device),
         started,
         threads,
+        gateway_id,
     })
 }
 
@@ -172,6 +173,8 @@ pub(crate) struct HostFacts {
     pub(crate) started: u64,
     /// How many threads process packets at most, and by which policy.
     pub(crate) threads: (usize, Policy),
+    /// Its number among gateways that have one key.
+    pub(crate) gateway_id: Option<u8>,
 }
 
 /// A report for the status socket, with what `host` tells.
@@ -210,6 +213,7 @@ pub(crate) fn engine(interface: &Interface, host: HostFacts) -> status::EngineJs
         pid: std::process::id(),
         device: host.device,
         stack: host.stack.map(str::to_owned),
+        gateway_id: host.gateway_id,
         started: host.started,
         cpu_milliseconds: cpu_of_threads(),
         offloads: offloads

@@ -40,6 +40,9 @@ pub(crate) fn start_program(
         command.args(["--disable-offload", name]);
     }
     command.args(args.threads.to_args());
+    if let Some(id) = args.gateway.gateway_id {
+        command.args(["--gateway-id", &id.to_string()]);
+    }
     if args.no_sandbox {
         command.arg("--no-sandbox");
     }

@@ -47,6 +47,7 @@ pub(super) struct ServingProcess {
     level: LogLevel,
     allowed: Offloads,
     threads: ThreadSettings,
+    gateway_id: Option<u8>,
     /// Where the sockets stand, if not below /var/run.
     pub(super) control_dir: Option<PathBuf>,
     /// The group that may read the status.
@@ -129,6 +130,7 @@ impl ServingProcess {
         let process = Arc::new(Self {
             engine: Engine::with(&threads).context(failed)?,
             threads,
+            gateway_id: args.gateway.gateway_id,
             watches: Watches::default(),
             service: Service::start().context(failed)?,
             events,
@@ -239,11 +241,13 @@ impl ServingProcess {
         group: Option<u32>,
     ) -> Result<(Children, Arc<Self>)> {
         let settings = (offer.allowed.offloads(), offer.threads());
+        let mut args = args.clone();
+        args.gateway.gateway_id = offer.gateway_id;
         Self::new(
             events,
             offer.level,
             settings,
-            args,
+            &args,
             (group, !offer.without_names),
         )
     }
@@ -259,6 +263,7 @@ impl ServingProcess {
             cpus: self.threads.cpus.clone(),
             status_group: self.status_group,
             without_names: !self.resolver.wanted,
+            gateway_id: self.gateway_id,
             interfaces: 0,
         }
     }
@@ -286,6 +291,7 @@ impl ServingProcess {
             log_verbose: (level == LogLevel::Verbose).then_some(log_verbose),
             listener: None,
             peers_file: Some(self.status_dir().join(format!("{name}.peers"))),
+            gateway_id: self.gateway_id,
         }
     }
 

@@ -56,6 +56,7 @@ mod sandbox;
 mod says;
 mod service;
 mod sessions;
+mod steer;
 mod survives;
 mod uapi;
 mod upgrade;

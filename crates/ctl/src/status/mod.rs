@@ -140,6 +140,9 @@ documented! {
         /// interface.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub stack: Option<String>,
+        /// The number of this gateway among those that have the same key: `--gateway-id`. Absent without.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub gateway_id: Option<u8>,
         /// When the process began to serve the interface: seconds since the Unix epoch. The
         /// counters count from then on.
         #[serde(default)]

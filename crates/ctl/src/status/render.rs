@@ -182,6 +182,9 @@ impl TextPage {
         if let Some(policy) = &engine.policy {
             self.line("policy", policy)?;
         }
+        if let Some(id) = engine.gateway_id {
+            self.line("gateway id", &id.to_string())?;
+        }
         if !engine.refused.is_empty() {
             let refused = engine.refused.join(", ").replace('_', " ");
             self.line("refused by the kernel", &refused)?;

@@ -61,6 +61,7 @@ fn interface() -> InterfaceJson {
         pid: 7,
         device: None,
         stack: None,
+        gateway_id: Some(3),
         ended: vec!["helper".into()],
         started: 1000,
         cpu_milliseconds: named(&[("shard", 12)]),
@@ -131,6 +132,7 @@ engine of: wg0
   outgoing segmentation: unknown
   shards: 1 of at most 4
   policy: auto
+  gateway id: 3
   refused by the kernel: priority, receive buffer
   sandbox: no dumps, system calls (off: files)
   ended: the process that has the rights; `adit upgrade` starts it again

@@ -135,11 +135,12 @@ impl<H: Platform> InterfaceControl<H> {
     }
 
     fn of(
-        device: Device,
+        mut device: Device,
         platform: H,
         common: Arc<Common<H::Socket>>,
         state: &InterfaceState,
     ) -> io::Result<Self> {
+        device.set_gateway_id(platform.gateway_id());
         Ok(Self {
             device,
             platform,

@@ -62,6 +62,8 @@ pub struct Settings {
     /// Where a process leaves to the next one what its peers have used of their quotas and, if it is
     /// killed, their endpoints.
     pub peers_file: Option<PathBuf>,
+    /// The number of this gateway, 0 to 31, if it is one of several that have one key.
+    pub gateway_id: Option<u8>,
 }
 
 /// Sockets of the network namespace that the process is in, and a TUN device that may be moved to
@@ -457,6 +459,10 @@ impl Platform for LinuxPlatform {
 
     fn log_error(&self, message: &str) {
         (self.settings.log)(message);
+    }
+
+    fn gateway_id(&self) -> Option<u8> {
+        self.settings.gateway_id
     }
 
     fn is_verbose(&self) -> bool {

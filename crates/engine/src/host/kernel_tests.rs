@@ -27,6 +27,7 @@ fn quiet() -> Settings {
         log_verbose: None,
         listener: None,
         peers_file: None,
+        gateway_id: None,
     }
 }
 
@@ -54,6 +55,7 @@ fn a_device_is_tuned_with_net_admin_alone_where_the_process_is() {
             log_verbose: None,
             listener: None,
             peers_file: None,
+            gateway_id: None,
         };
         let kernel = LinuxPlatform::new(Arc::clone(&tun), settings, &Watches::default());
         let mut kernel = kernel.expect("a platform");

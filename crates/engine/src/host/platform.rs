@@ -86,6 +86,11 @@ pub trait Platform: Send + 'static {
     /// kernel tells a process, it tells this one from now on.
     fn resumed(&mut self, _sockets: &Sockets<Self::Socket>) {}
 
+    /// The number of this gateway, if it is one of several with one key.
+    fn gateway_id(&self) -> Option<u8> {
+        None
+    }
+
     /// The TUN has been full for a while, and may have dropped packets: senders on this host should
     /// slow down instead.
     fn tun_is_behind(&mut self);

@@ -176,6 +176,9 @@ pub(crate) struct Offer {
     /// Names of endpoints are not looked up again.
     #[serde(default)]
     pub(in crate::run) without_names: bool,
+    /// The number of this gateway among several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(in crate::run) gateway_id: Option<u8>,
     /// How many `Interface` messages follow.
     pub(in crate::run) interfaces: usize,
 }

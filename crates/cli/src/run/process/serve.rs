@@ -76,9 +76,10 @@ impl Bound {
             let (names, process) = (Arc::clone(names), Arc::downgrade(process));
             let probed = Arc::clone(interface);
             let report = move || {
-                let threads = process.upgrade().map(|process| process.engine.threads());
-                let threads = threads.unwrap_or_default();
-                answer::status(&handle, &name, (&device, tun), started, &names, threads)
+                let settings = process.upgrade();
+                let settings = settings.map(|it| (it.engine.threads(), it.gateway_id));
+                let settings = settings.unwrap_or_default();
+                answer::status(&handle, &name, (&device, tun), started, &names, settings)
             };
             // Nothing depends on the status socket: its loss ends nothing. It is removed first, so
             // that a program that waits for the control socket to be gone finds this one gone, too.
