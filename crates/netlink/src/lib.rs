@@ -22,6 +22,9 @@ mod nft_tests;
 mod nftables;
 #[cfg(test)]
 mod nftables_tests;
+mod peer_filter;
+#[cfg(test)]
+mod peer_filter_tests;
 mod qdisc;
 mod route;
 mod rule;
@@ -52,6 +55,7 @@ pub use clones::CloneMonitor;
 pub use link::{Link, LinkChange};
 pub use monitor::{Monitor, NetlinkEvent};
 pub use nftables::Firewall;
+pub use peer_filter::{FilterElement, FilterMonitor, PeerFilter};
 pub use route::{Route, RouteLookup};
 pub use rule::Rule;
 pub use steering::{Steering, SteeringTarget};

@@ -86,11 +86,11 @@ pub enum Verdict {
 
 const GET_CHAIN: u16 = NEW_CHAIN + 1;
 /// Of `enum nf_inet_hooks`.
-const FORWARD: u32 = 2;
+pub(crate) const FORWARD: u32 = 2;
 /// Of `enum nf_ip_hook_priorities`.
-const FILTER: i32 = 0;
+pub(crate) const FILTER: i32 = 0;
 const SOURCE_NAT: i32 = 100;
-const ACCEPT: u32 = 1;
+pub(crate) const ACCEPT: u32 = 1;
 const META_OIFNAME: u32 = 7;
 const CT_STATE: u32 = 0;
 const CT_STATUS: u32 = 2;
@@ -313,7 +313,7 @@ fn network(ip: IpAddr, prefix_len: u8, offset: u32) -> Vec<Vec<u8>> {
 }
 
 /// Whether connection tracking has one of these bits set for the packet.
-fn tracked(key: u32, bits: u32) -> Vec<Vec<u8>> {
+pub(crate) fn tracked(key: u32, bits: u32) -> Vec<Vec<u8>> {
     vec![
         expression("ct", &[number(1, REGISTER), number(2, key)]),
         masked(&bits.to_ne_bytes()),

@@ -10,6 +10,8 @@ use std::net::IpAddr;
 
 use netlink_packet_core::{NLM_F_ACK, NLM_F_APPEND, NLM_F_CREATE, NLM_F_REQUEST, NLMSG_ERROR};
 
+use rustix::net::sockopt::set_socket_send_buffer_size_force;
+
 use crate::attribute::{attribute, nested, string, u16_at};
 use crate::{Family, KernelRefusal, Raw, Result, open_socket, receive};
 
@@ -39,7 +41,7 @@ pub struct Firewall<'a> {
 }
 
 /// Subsystem of nfnetlink.
-const NFTABLES: u16 = 10;
+pub(crate) const NFTABLES: u16 = 10;
 const BATCH_BEGIN: u16 = 16;
 const BATCH_END: u16 = 17;
 pub(crate) const NEW_TABLE: u16 = NFTABLES << 8;
@@ -267,6 +269,11 @@ pub(crate) fn protocol(family: Family) -> u8 {
     u8::try_from(number).unwrap_or_default()
 }
 
+/// The number of the family of both.
+pub(crate) fn inet() -> u8 {
+    u8::try_from(libc::NFPROTO_INET).unwrap_or_default()
+}
+
 /// A request: `struct nlmsghdr` and `struct nfgenmsg`, which is family (1), version (1) and resource
 /// (2, network order), and attributes.
 pub(crate) fn message(
@@ -290,7 +297,8 @@ pub(crate) fn message(
 
 /// A transaction.
 pub(crate) struct NftTransaction {
-    protocol: u8,
+    /// The number of the tables' family.
+    family: u8,
     bytes: Vec<u8>,
     /// The operation of each message; its sequence number is its place here.
     attempts: Vec<String>,
@@ -308,9 +316,14 @@ impl NftTransaction {
         Self::of(u8::try_from(libc::NFPROTO_NETDEV).unwrap_or_default())
     }
 
-    fn of(protocol: u8) -> Self {
+    /// For tables of both families.
+    pub(crate) fn inet() -> Self {
+        Self::of(inet())
+    }
+
+    fn of(family: u8) -> Self {
         let mut batch = Self {
-            protocol,
+            family,
             bytes: Vec::new(),
             attempts: Vec::new(),
             last: 0,
@@ -322,7 +335,7 @@ impl NftTransaction {
 
     pub(crate) fn push(&mut self, what: String, kind: u16, flags: u16, attributes: &[&[u8]]) {
         self.last = self.bytes.len();
-        self.frame(kind, flags, self.protocol, 0, attributes);
+        self.frame(kind, flags, self.family, 0, attributes);
         self.attempts.push(what);
     }
 
@@ -355,6 +368,10 @@ impl NftTransaction {
         let socket = open_socket(netlink_sys::protocols::NETLINK_NETFILTER, 0)?;
         let _ = socket.set_cap_ack(true);
         let _ = socket.set_ext_ack(true);
+        // A transaction is one datagram. As much as sockets have is enough for short ones.
+        if self.bytes.len() > 1 << 16 {
+            let _ = set_socket_send_buffer_size_force(&socket, self.bytes.len());
+        }
         socket.send(&self.bytes, 0)?;
         let mut buffer = Vec::new();
         loop {
