@@ -387,6 +387,26 @@ const AGENT_OLDER: &[Call] = calls![SYS_open, SYS_poll, SYS_rename, SYS_unlink];
 #[cfg(not(target_arch = "x86_64"))]
 const AGENT_OLDER: &[Call] = &[];
 
+/// Sends requests to the packet filter, as another process asks over pipes.
+const RULES: &[Call] = calls![
+    SYS_bind,
+    SYS_connect,
+    SYS_exit_group,
+    SYS_ioctl: Index,
+    SYS_ppoll,
+    SYS_recvfrom,
+    SYS_restart_syscall,
+    SYS_sendto,
+    SYS_setsockopt,
+    SYS_socket: Netfilter,
+];
+
+/// Their older forms.
+#[cfg(target_arch = "x86_64")]
+const RULES_OLDER: &[Call] = calls![SYS_poll];
+#[cfg(not(target_arch = "x86_64"))]
+const RULES_OLDER: &[Call] = &[];
+
 /// libc has no name for it on some machines that have the call.
 const RENAMEAT: &[Call] = &[Call {
     symbol: "SYS_renameat",
@@ -470,6 +490,7 @@ pub fn of(role: Role) -> Vec<Call> {
         ],
         Role::Namespace => &[NAMESPACE, EVERY_THREAD],
         Role::Agent => &[AGENT, AGENT_OLDER, RENAMEAT, EVERY_THREAD],
+        Role::Rules => &[RULES, RULES_OLDER, EVERY_THREAD],
     };
     let mut calls = lists.concat();
     calls.sort_by_key(|call| call.number);

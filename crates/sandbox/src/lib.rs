@@ -8,9 +8,9 @@
 //! 3. The main thread starts threads for those that are confined ([`start`], [`Starter`]). All else
 //!    that takes more than their lists, another process does.
 //!
-//! Three processes have less: one that looks names up ([`begin_names`]), one that has the files,
-//! makes the sockets and does what takes a capability ([`begin_helper`]), and one that makes sockets in
-//! its network namespace ([`begin_namespace`]). A proxy ([`begin_proxy`]) makes sockets itself. What brings
+//! Four processes have less: one that looks names up ([`begin_names`]), one that has the files,
+//! makes the sockets and does what takes a capability ([`begin_helper`]), one that makes sockets in
+//! its network namespace ([`begin_namespace`]), and one that asks its packet filter ([`begin_rules`]). A proxy ([`begin_proxy`]) makes sockets itself. What brings
 //! peers from a source ([`begin_agent`]) reads its folders.
 
 #![forbid(unsafe_code)]
@@ -21,6 +21,7 @@ mod files;
 mod only;
 mod protections;
 mod role;
+mod rules;
 mod starts;
 mod threads;
 
@@ -44,6 +45,7 @@ use calls::{Call, INTRUDER, Only};
 pub use files::{SandboxFolders, files_for_names};
 pub use protections::{Otherwise, Parts};
 pub use role::Role;
+pub use rules::{begin_rules, begin_rules_with};
 pub use starts::{Starter, start};
 pub use threads::{register, retain_threads};
 

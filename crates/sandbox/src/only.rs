@@ -23,6 +23,8 @@ pub enum Only {
     Internet,
     /// UNIX: socket(2).
     Unix,
+    /// The packet filter's netlink: socket(2).
+    Netfilter,
     /// How long a call may wait: setsockopt(2).
     Timeouts,
     /// Network namespaces: setns(2).
@@ -48,6 +50,8 @@ pub enum Only {
     Attached,
     /// For the name of a TUN device: ioctl(2).
     Named,
+    /// For the index of an interface: ioctl(2).
+    Index,
     /// To leave a file to its owner, or to its owner and group: fchmod(2).
     Mode,
     /// To let a file's group read it: fchmod(2).
@@ -89,6 +93,9 @@ const OF_HELPER: [u64; 5] = [0x4004_54ca, 0x54e3, 0x8004_54e0, 0x8004_54e1, 0x89
 /// `SO_RCVTIMEO` and `SO_SNDTIMEO`, in both forms of asm-generic/socket.h.
 const TIMEOUTS: [u64; 4] = [20, 21, 66, 67];
 
+/// As of linux/sockios.h.
+const SIOCGIFINDEX: u64 = 0x8933;
+
 /// Modes of sockets.
 const MODES: [u64; 2] = [0o600, 0o660];
 
@@ -122,6 +129,13 @@ impl Only {
                 families.map(|family| (0, Dword, Eq, int(family))).to_vec()
             }
             Self::Unix => vec![(0, Dword, Eq, int(libc::AF_UNIX))],
+            Self::Netfilter => {
+                let is = |argument, value| SeccompCondition::new(argument, Dword, Eq, int(value));
+                return Ok(vec![SeccompRule::new(vec![
+                    is(0, libc::AF_NETLINK)?,
+                    is(2, libc::NETLINK_NETFILTER)?,
+                ])?]);
+            }
             Self::Timeouts => {
                 let is = |argument, value| SeccompCondition::new(argument, Dword, Eq, value);
                 let rule =
@@ -144,6 +158,7 @@ impl Only {
             Self::Read => vec![(2, Dword, MaskedEq(writing), int(libc::O_RDONLY))],
             Self::ReadOlder => vec![(1, Dword, MaskedEq(writing), int(libc::O_RDONLY))],
             Self::Waiting => WAITING.map(|of| (1, Dword, Eq, of)).to_vec(),
+            Self::Index => vec![(1, Dword, Eq, SIOCGIFINDEX)],
             Self::Named => vec![(1, Dword, Eq, TUNGETIFF)],
             Self::Devices | Self::Attached => {
                 let more: &[u64] = match self {

@@ -23,11 +23,13 @@ pub enum Role {
     Namespace,
     /// Brings peers from a source to an interface, in a process of its own.
     Agent,
+    /// Sets the packet filter's elements for an agent, in a process of its own.
+    Rules,
 }
 
 impl Role {
     /// All.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Packets,
         Self::Control,
         Self::Sockets,
@@ -38,5 +40,6 @@ impl Role {
         Self::ProxyMain,
         Self::Namespace,
         Self::Agent,
+        Self::Rules,
     ];
 }

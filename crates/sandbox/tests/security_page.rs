@@ -36,9 +36,13 @@ fn security_md_lists_the_system_calls_of_each_role() {
         ("helper", Role::Helper),
         ("namespace", Role::Namespace),
         ("agent", Role::Agent),
+        ("rules", Role::Rules),
     ] {
         let mut documented: BTreeSet<String> = every.union(&names(label)).cloned().collect();
-        let has_older = matches!(role, Role::Resolver | Role::Helper | Role::Agent);
+        let has_older = matches!(
+            role,
+            Role::Resolver | Role::Helper | Role::Agent | Role::Rules
+        );
         if has_older && cfg!(target_arch = "x86_64") {
             documented.extend(names(&format!("{label}, older forms")));
         }

@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use adit_sandbox::calls::{self, INTRUDER, Only};
 use adit_sandbox::{
     Otherwise, Role, SandboxFolders, begin_agent_with, begin_helper_with, begin_names_with,
-    begin_namespace_with, begin_proxy_with, begin_with, confine,
+    begin_namespace_with, begin_proxy_with, begin_rules_with, begin_with, confine,
 };
 use libc::c_long;
 
@@ -548,6 +548,7 @@ fn taken_over() {
             begin_proxy_with(&folders, false, otherwise).expect("a sandbox");
         }
         Role::Namespace => begin_namespace_with(otherwise).expect("a sandbox"),
+        Role::Rules => begin_rules_with(otherwise).expect("a sandbox"),
         // It reads no folder but its own.
         Role::Agent => begin_agent_with(&[], &folders.own[0], &[], otherwise).expect("a sandbox"),
         Role::Packets | Role::Control | Role::Sockets | Role::Main => {
@@ -566,7 +567,7 @@ fn taken_over() {
     println!("rights={}", rights("CapPrm:") | rights("CapEff:"));
     let work = || {
         // A process of a namespace has one thread, which is confined already.
-        if role != Role::Namespace {
+        if !matches!(role, Role::Namespace | Role::Rules) {
             confine(role).expect("confined");
         }
         match (attempt, attempt.parse()) {
@@ -595,7 +596,7 @@ fn taken_over() {
     };
     match role {
         // It starts no thread.
-        Role::Namespace => work(),
+        Role::Namespace | Role::Rules => work(),
         _ => std::thread::scope(|scope| scope.spawn(work).join().expect("no panic")),
     }
 }
@@ -794,6 +795,14 @@ fn an_agent_that_is_taken_over_has_its_folder_and_unix_sockets() {
     tries(Role::Agent, &OF_AGENT);
 }
 
+/// Of the attempts, those that the filter of a process for the packet filter lets through.
+const OF_RULES: [(&str, Option<bool>); 2] = [("connect", None), ("setsockopt", None)];
+
+#[test]
+fn a_process_for_rules_that_is_taken_over_has_the_packet_filter_alone() {
+    tries(Role::Rules, &OF_RULES);
+}
+
 #[test]
 fn a_process_of_a_namespace_that_is_taken_over_makes_sockets_and_nothing_else() {
     tries(Role::Namespace, &OF_NAMESPACE);
@@ -870,6 +879,7 @@ fn what_only_an_intruder_calls_ends_the_process() {
         Role::Proxy,
         Role::Namespace,
         Role::Agent,
+        Role::Rules,
     ] {
         for call in INTRUDER {
             let output = child(role, &call.number.to_string());
@@ -918,6 +928,7 @@ fn a_confined_thread_that_fails_ends_the_process() {
         Role::ProxyMain,
         Role::Namespace,
         Role::Agent,
+        Role::Rules,
     ] {
         for failure in ["fault", "abort", "overflow"] {
             let output = child(role, failure);
