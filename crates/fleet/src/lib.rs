@@ -6,7 +6,8 @@
 //!    one that was there first holds; a bad record leaves its peer as it was.
 //! 3. [`Reconciler`]: what the interface lacks, as a sequence of bounded changes, and what each of them brings and
 //!    removes.
-//! 4. [`AgentStatus`]: what is told of all this.
+//! 4. [`RuleBook`]: what the packet filter lacks of the ports that records allow.
+//! 5. [`AgentStatus`]: what is told of all this.
 //!
 //! Nothing here does I/O.
 
@@ -17,9 +18,11 @@ mod blocks;
 mod etcd;
 mod lines;
 mod list;
+mod ports;
 mod reconcile;
 mod record;
 mod refusals;
+mod rules;
 mod status;
 
 pub use etcd::{
@@ -29,6 +32,8 @@ pub use etcd::{
 };
 pub use lines::{MAX_LINE, ProgramLine};
 pub use list::{ForeignPeers, RecordChange, RecordList};
+pub use ports::{AllowedPorts, FlowRange, RuleElement};
 pub use reconcile::{ChangeBatch, MAX_SECTIONS, Reconciler};
 pub use record::{MAX_RECORD, PeerRecord, RecordId, preshared_key};
+pub use rules::{RuleBook, RuleChange};
 pub use status::{AgentStatus, JustInTime, MAX_REFUSALS, RefusedRecord, SCHEMA, SourceState};

@@ -16,6 +16,7 @@ fn record(key: u8, blocks: &[(u8, u8)]) -> PeerRecord {
         allowed_ips,
         endpoint: None,
         preshared_key_file: None,
+        allowed_ports: None,
         preshared_key: None,
         persistent_keepalive: 0,
         allowance: Allowance::default(),

@@ -164,6 +164,35 @@ impl Reconciler {
         &self.list
     }
 
+    /// Peers that may have to change.
+    pub fn due(&self) -> impl Iterator<Item = &PublicKey> {
+        self.pending.iter()
+    }
+
+    /// Whether the interface has a peer with the addresses of its record, or does not have it at all.
+    pub fn is_settled(&self, key: &PublicKey) -> bool {
+        let Some(present) = &self.present else {
+            return false;
+        };
+        let has = |peer: &PresentPeer| {
+            let record = self.list.of(key);
+            record.is_some_and(|it| peer.allowed_ips.as_ref() == Some(&it.allowed_ips))
+        };
+        present.get(key).is_none_or(has)
+    }
+
+    /// The addresses of peers that stay although no good record of them is known; `None` while these are not known,
+    /// or something is still to be changed.
+    pub fn held_blocks(&self) -> Option<Vec<Cidr>> {
+        let present = self.present.as_ref().filter(|_| self.is_listed);
+        let present = present.filter(|_| self.pending.is_empty())?;
+        let held = present
+            .iter()
+            .filter(|(key, _)| self.list.of(key).is_none());
+        let blocks: Option<Vec<_>> = held.map(|(_, it)| it.allowed_ips.as_deref()).collect();
+        Some(blocks?.concat())
+    }
+
     /// As of [`RecordList::refusal_news`].
     pub fn refusal_news(&mut self) -> BTreeSet<RecordId> {
         self.list.refusal_news()

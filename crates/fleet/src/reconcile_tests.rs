@@ -21,6 +21,7 @@ fn record(number: u8, host: u8) -> PeerRecord {
         allowed_ips: vec![block(host)],
         endpoint: Some("192.0.2.1:51820".parse().expect("an endpoint")),
         preshared_key_file: None,
+        allowed_ports: None,
         preshared_key: None,
         persistent_keepalive: 0,
         allowance: Allowance::default(),

@@ -9,12 +9,16 @@ use adit_proto::config::{AllowedIpChange, Cidr, PublicKey, Secret};
 use serde::Deserialize;
 use zeroize::Zeroizing;
 
+use crate::ports::AllowedPorts;
+
 /// Longest record in bytes. It bounds the memory of one record.
 pub const MAX_RECORD: usize = 64 << 10;
 /// Longest name of a file with a preshared key: what a file system takes.
 const MAX_FILE_NAME: usize = 255;
 /// The key of a `[Peer]` section that names it; a line of its own or a comment, which wg(8) passes over.
 const KEY_FILE: &str = "PresharedKeyFile";
+/// The key of what a peer may open, likewise.
+const ALLOWED_PORTS: &str = "AllowedPorts";
 
 /// What the source calls a record: the name of a file, the key of a store.
 pub type RecordId = Arc<str>;
@@ -38,11 +42,13 @@ pub struct PeerRecord {
     pub persistent_keepalive: u16,
     /// What it may do.
     pub allowance: Allowance,
+    /// What it may open through the gateway; `None` for all.
+    pub allowed_ports: Option<AllowedPorts>,
 }
 
 impl PeerRecord {
     /// A `[Peer]` section, as a configuration file has it, with the comments that Adit heeds. A preshared key is
-    /// named by a line `PresharedKeyFile = NAME`.
+    /// named by a line `PresharedKeyFile = NAME`, and `AllowedPorts = tcp/443` says what it may open.
     ///
     /// # Errors
     /// What is wrong, in one line that repeats no key.
@@ -54,7 +60,7 @@ impl PeerRecord {
     }
 
     /// A JSON object: `public_key`, `allowed_ips` and, if there are any, `name`, `endpoint`, `preshared_key_file`,
-    /// `persistent_keepalive`, `limit`, `quota` and `expires`, with the values of a file.
+    /// `persistent_keepalive`, `limit`, `quota`, `expires` and `allowed_ports`, with the values of a file.
     ///
     /// # Errors
     /// As of [`PeerRecord::from_section`].
@@ -93,7 +99,8 @@ impl PeerRecord {
         let mut peers = config.peers.into_iter();
         match (peers.next(), peers.next()) {
             (Some(peer), None) if config.disabled.is_empty() => {
-                Self::from_peer(peer, section.key_file).map_err(whole)
+                let record = Self::from_peer(peer, section.key_file).map_err(whole)?;
+                record.with_ports(section.allowed_ports).map_err(whole)
             }
             _ => Err(whole("a record has one [Peer] section".into())),
         }
@@ -126,6 +133,17 @@ impl PeerRecord {
             preshared_key: None,
             persistent_keepalive: peer.persistent_keepalive.unwrap_or(0),
             allowance: peer.allowance,
+            allowed_ports: None,
+        })
+    }
+
+    fn with_ports(self, allowed_ports: Option<AllowedPorts>) -> Result<Self, String> {
+        if let Some(ports) = &allowed_ports {
+            ports.check(&self.allowed_ips)?;
+        }
+        Ok(Self {
+            allowed_ports,
+            ..self
         })
     }
 }
@@ -150,13 +168,14 @@ pub fn preshared_key(text: &[u8]) -> Result<Secret, String> {
     key.ok_or_else(|| "it has no key: expected 44 characters of base64 and nothing else".into())
 }
 
-/// A section without the line that names a file.
+/// A section without the lines that wg(8) does not know.
 struct SectionText {
     /// Without blank lines, so that every comment is the section's.
     text: Zeroizing<String>,
     /// Which line of the record each line is.
     lines: Vec<usize>,
     key_file: Option<String>,
+    allowed_ports: Option<AllowedPorts>,
 }
 
 impl SectionText {
@@ -165,15 +184,21 @@ impl SectionText {
             text: Zeroizing::new(String::with_capacity(text.len() + 1)),
             lines: Vec::new(),
             key_file: None,
+            allowed_ports: None,
         };
         for (number, line) in (1..).zip(text.lines()) {
             let line = line.trim_start_matches('\u{feff}').trim();
             let plain = line.strip_prefix('#').unwrap_or(line);
-            let value = plain.split_once('=').and_then(|(key, value)| {
-                let is_it = key.trim().eq_ignore_ascii_case(KEY_FILE);
+            let of = |name: &str| {
+                let (key, value) = plain.split_once('=')?;
+                let is_it = key.trim().eq_ignore_ascii_case(name);
                 is_it.then(|| value.trim())
-            });
-            if let Some(value) = value {
+            };
+            if let Some(value) = of(ALLOWED_PORTS) {
+                let value = value.split('#').next().unwrap_or_default();
+                let ports = section.allowed_ports.get_or_insert_default();
+                ports.extend(value).map_err(|error| (number, error))?;
+            } else if let Some(value) = of(KEY_FILE) {
                 let value = check_file_name(value).map_err(|error| (number, error))?;
                 if section.key_file.replace(value).is_some() {
                     return Err((number, format!("a second {KEY_FILE}")));
@@ -216,6 +241,7 @@ struct RecordFields {
     limit: Option<String>,
     quota: Option<String>,
     expires: Option<String>,
+    allowed_ports: Option<Vec<String>>,
 }
 
 impl RecordFields {
@@ -261,6 +287,9 @@ impl RecordFields {
                 line(field, before, value)?;
             }
         }
+        if let Some(rules) = &self.allowed_ports {
+            line("allowed_ports", "AllowedPorts = ", &rules.join(", "))?;
+        }
         Ok(out)
     }
 }
@@ -275,7 +304,7 @@ fn explain(error: &serde_json::Error) -> String {
     if text.starts_with("unknown field") {
         return format!(
             "a field that no record has, before {place}: a record has public_key, allowed_ips, name, endpoint, \
-             preshared_key_file, persistent_keepalive, limit, quota and expires"
+             preshared_key_file, persistent_keepalive, limit, quota, expires and allowed_ports"
         );
     }
     match text.starts_with("missing field `") || text.starts_with("duplicate field `") {

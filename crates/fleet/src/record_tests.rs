@@ -190,3 +190,38 @@ proptest::proptest! {
         }
     }
 }
+
+#[test]
+fn allowed_ports_are_read_from_lines_comments_and_lists() {
+    let of_section = |more: &str| PeerRecord::from_section(section(more).as_bytes());
+    let of_json = |more: &str| PeerRecord::from_json(json(more).as_bytes());
+    let ports = |record: Result<PeerRecord, String>| record.expect("a record").allowed_ports;
+    let of_line = ports(of_section("AllowedPorts = tcp/443, udp/53\n"));
+    assert!(of_line.is_some());
+    for more in [
+        "# AllowedPorts = tcp/443, udp/53\n",
+        "allowedports = tcp/443 # the web\nAllowedPorts = udp/53\n",
+    ] {
+        assert_eq!(ports(of_section(more)), of_line, "{more}");
+    }
+    let list = ",\"allowed_ports\":[\"tcp/443\",\"udp/53\"]";
+    assert_eq!(ports(of_json(list)), of_line);
+    let nothing = Some(AllowedPorts::default());
+    assert_eq!(ports(of_section("AllowedPorts =\n")), nothing);
+    assert_eq!(ports(of_json(",\"allowed_ports\":[]")), nothing);
+    assert_eq!(ports(of_section("")), None);
+    assert_eq!(ports(of_json("")), None);
+    let wrong = of_section("AllowedIPs = 10.0.0.2\nAllowedPorts = tcp/443, telnet\n");
+    refused(
+        wrong,
+        "line 4: AllowedPorts: expected rules such as tcp/443",
+    );
+    refused(
+        of_json(",\"allowed_ports\":[\"tcp/0x1\"]"),
+        "AllowedPorts: expected",
+    );
+    refused(
+        of_json(",\"allowed_ports\":[\"tcp/1\\n\"]"),
+        "allowed_ports: it has a character",
+    );
+}

@@ -15,6 +15,7 @@ fn put(number: u16) -> (adit_fleet::RecordId, RecordChange) {
         allowed_ips: Vec::new(),
         endpoint: None,
         preshared_key_file: None,
+        allowed_ports: None,
         preshared_key: None,
         persistent_keepalive: 0,
         allowance: Default::default(),
