@@ -65,6 +65,9 @@ fn main() -> ExitCode {
         Some(argument) if argument == agent::program::ARGUMENT => {
             Some(agent::program::serve(arguments))
         }
+        Some(argument) if argument == agent::filter::ARGUMENT => {
+            Some(agent::filter::serve(arguments))
+        }
         _ => None,
     };
     match served {

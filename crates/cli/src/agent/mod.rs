@@ -1,8 +1,8 @@
 //! `adit agent`: peers of an interface that come from a source.
 //!
-//! Two processes, and a third one that runs the program of `exec:` (`program`). This one starts the other, which
-//! does the work, and starts it anew when a folder, or a file that it takes to look names up, was made again: the
-//! sandbox of a process is about those that there were when it began.
+//! Two processes, one more that runs the program of `exec:` (`program`), and one more for `--rules` (`filter`). This
+//! one starts the other, which does the work, and starts it anew when a folder, or a file that it takes to look names
+//! up, was made again: the sandbox of a process is about those that there were when it began.
 //!
 //! The other one (`worker`):
 //! 1. reads what earlier ones brought (`brought`), and begins the sandbox;
@@ -11,7 +11,8 @@
 //!    With `--just-in-time`, another thread asks for unknown peers (`lookups`), within limits (`wanted`);
 //! 3. has `adit_fleet` say what the interface lacks, and makes these changes over the control socket (`apply`), and lets
 //!    peers go that came just in time (`evict`);
-//! 4. replaces the file with its status (`report`).
+//! 4. has another process keep the packet filter to the ports that records allow, before and after (`rules`, `filter`);
+//! 5. replaces the file with its status (`report`).
 //!
 //! It may be killed at any time: what it is about to bring is written down before.
 
@@ -22,12 +23,14 @@ mod etcd;
 mod etcd_client;
 mod evict;
 mod exec;
+pub(crate) mod filter;
 mod folder;
 mod follow;
 mod lookups;
 mod news;
 pub(crate) mod program;
 mod report;
+mod rules;
 mod sources;
 mod wanted;
 mod worker;

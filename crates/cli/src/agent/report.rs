@@ -1,16 +1,20 @@
 //! The file with an agent's status, and `adit agent status`.
 
+use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use adit_ctl::text::printable_json;
-use adit_fleet::{AgentStatus, MAX_REFUSALS, RecordList, RefusedRecord, SourceState};
+use adit_fleet::{
+    AgentStatus, MAX_REFUSALS, Reconciler, RecordId, RecordList, RefusedRecord, SourceState,
+};
 
 use super::brought::{is_running, replace};
+use super::news::TOLD;
 use crate::cli::{self, AgentStatusArgs};
-use crate::failure::{Context, Result, bail};
+use crate::failure::{Context, Result, bail, say};
 use crate::show::now;
 
 /// Every field of the JSON, for the manual page.
@@ -200,4 +204,34 @@ pub(super) fn first_refusals(list: &RecordList) -> Vec<RefusedRecord> {
             }
         })
         .collect()
+}
+
+/// Tells of records that are refused, and for what, where that is news.
+pub(super) fn tell_refusals(
+    interface: &str,
+    reconciler: &mut Reconciler,
+    told: &mut HashMap<RecordId, String>,
+) {
+    let news = reconciler.refusal_news();
+    let refused = reconciler.list().refused();
+    let mut count = 0;
+    for id in news {
+        let Some(why) = refused.get(&id) else {
+            told.remove(&id);
+            continue;
+        };
+        if told.get(&id) == Some(why) {
+            continue;
+        }
+        told.insert(RecordId::clone(&id), why.clone());
+        if count < TOLD {
+            say!("adit: {interface}: {id} is refused: {why}");
+        }
+        count += 1;
+    }
+    if let Some(rest @ 1..) = usize::checked_sub(count, TOLD) {
+        say!(
+            "adit: {interface}: and {rest} more records are refused: `adit agent status {interface}` counts them"
+        );
+    }
 }

@@ -22,8 +22,9 @@ use super::etcd_client::EtcdClient;
 use super::evict::{self, Eviction};
 use super::exec;
 use super::folder::{FolderIdentity, WatchedFolder, explain, read_file};
-use super::news::{AgentNews, BEGIN_ANEW, InterfaceNews, NewsSender, PAUSE, SourceNews, TOLD};
+use super::news::{AgentNews, BEGIN_ANEW, InterfaceNews, NewsSender, PAUSE, SourceNews};
 use super::report;
+use super::rules::RuleKeeper;
 use super::sources::OpenSource;
 use super::wanted::WantedRecords;
 use crate::cli::{AgentSource, ServeAgentArgs};
@@ -101,6 +102,7 @@ pub(super) fn work(args: &ServeAgentArgs) -> Result<ExitCode> {
         failures: [const { None }; 4],
         is_look_due: false,
         written: None,
+        rules: RuleKeeper::start(args)?,
     };
     worker.status.is_up = there.is_some();
     let (sender, receiver) = sync_channel(QUEUE);
@@ -180,6 +182,7 @@ struct AgentWorker {
     is_look_due: bool,
     /// The status that the file has.
     written: Option<AgentStatus>,
+    rules: RuleKeeper,
 }
 
 impl AgentWorker {
@@ -257,7 +260,7 @@ impl AgentWorker {
                 Brought::NotAll => Some(retry.filter(|at| *at > now).unwrap_or(now + REFUSED)),
             };
             self.call();
-            self.tell_refusals();
+            report::tell_refusals(&self.status.interface, &mut self.reconciler, &mut self.told);
             self.report();
         }
     }
@@ -276,6 +279,7 @@ impl AgentWorker {
         let gone = self.eviction.gone(times, wanted.ids(), list, &status);
         wanted.evict(&gone);
         gone.iter().for_each(|id| drop(self.with_keys.remove(id)));
+        self.rules.forget(&gone);
         let gone = gone.into_iter().map(|id| (id, RecordChange::Delete));
         self.reconciler.change(gone);
     }
@@ -302,7 +306,7 @@ impl AgentWorker {
                     // It may have been let go of meanwhile.
                     *change == RecordChange::Delete || wanted.as_ref().is_none_or(|it| it.has(id))
                 };
-                let changes: Vec<_> = changes
+                let mut changes: Vec<_> = changes
                     .into_iter()
                     .filter(is_wanted)
                     .map(|(id, change)| {
@@ -310,10 +314,12 @@ impl AgentWorker {
                         (id, change)
                     })
                     .collect();
+                self.rules.admit(&mut changes, &mut self.reconciler);
                 self.reconciler.change(changes);
             }
             SourceNews::Listed(ids, mark) => {
                 self.with_keys.retain(|id, _| ids.contains(id));
+                self.rules.retain(&ids);
                 self.reconciler.listed(&ids);
                 self.fail(0, None);
                 self.status.state = SourceState::Listed;
@@ -407,10 +413,14 @@ impl AgentWorker {
                 }
             }
         }
-        match self.applier.apply(&mut self.reconciler) {
+        let is_up = self.status.is_up;
+        self.rules.prepare(&mut self.reconciler, is_up)?;
+        let applied = self.applier.apply(&mut self.reconciler);
+        self.rules.finish(&mut self.reconciler, is_up)?;
+        match applied {
             Ok(()) => {
                 let refusal = self.applier.refusal();
-                let is_all = refusal.is_none();
+                let is_all = refusal.is_none() && self.rules.failure().is_none();
                 self.fail(1, refusal);
                 self.fail(2, self.applier.missing_names().map(str::to_owned));
                 Ok(if is_all {
@@ -448,38 +458,13 @@ impl AgentWorker {
         self.failures[what] = why;
     }
 
-    /// Tells of records that are refused, and for what, where that is news.
-    fn tell_refusals(&mut self) {
-        let news = self.reconciler.refusal_news();
-        let refused = self.reconciler.list().refused();
-        let mut count = 0;
-        for id in news {
-            let Some(why) = refused.get(&id) else {
-                self.told.remove(&id);
-                continue;
-            };
-            if self.told.get(&id) == Some(why) {
-                continue;
-            }
-            self.told.insert(RecordId::clone(&id), why.clone());
-            if count < TOLD {
-                say!("adit: {}: {id} is refused: {why}", self.status.interface);
-            }
-            count += 1;
-        }
-        if let Some(rest @ 1..) = usize::checked_sub(count, TOLD) {
-            say!(
-                "adit: {name}: and {rest} more records are refused: `adit agent status {name}` counts them",
-                name = self.status.interface
-            );
-        }
-    }
-
     /// Replaces the status, if it is another one.
     fn report(&mut self) {
         let list = self.reconciler.list();
+        let failures = self.failures[..3].iter().flatten();
+        let mut failures = failures.chain(self.rules.failure());
         let new = AgentStatus {
-            failure: self.failures[..3].iter().flatten().next().cloned(),
+            failure: failures.next().cloned(),
             records: list.known(),
             applied: self.reconciler.applied(),
             refused: list.refused().len(),

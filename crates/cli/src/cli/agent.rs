@@ -44,6 +44,9 @@ pub(crate) struct ServeAgentArgs {
     /// The folder of the files that records name by PresharedKeyFile, each with one preshared key
     #[arg(long, value_name = "DIR")]
     pub(crate) psk_dir: Option<PathBuf>,
+    /// Let the packet filter limit peers to the AllowedPorts of their records; takes nf_tables and CAP_NET_ADMIN
+    #[arg(long)]
+    pub(crate) rules: bool,
     /// Where to keep what was brought, and the status
     #[arg(long, value_name = "DIR", default_value = AGENT_DIR)]
     pub(crate) state: PathBuf,

@@ -74,8 +74,10 @@ pub(super) fn page(roff: &mut Roff) {
     paragraph(
         roff,
         "A RECORD as JSON is an object with `public_key`, `allowed_ips` (a list) and, where there are any, `name`, `endpoint`, \
-         `preshared_key_file`, `persistent_keepalive`, `limit`, `quota` and `expires`, with the values of a file.",
+         `preshared_key_file`, `persistent_keepalive`, `limit`, `quota`, `expires` and `allowed_ports` (a list), with the \
+         values of a file.",
     );
+    rules(roff);
     roff.control("SH", ["WHAT IS CHANGED"]);
     paragraph(
         roff,
@@ -101,6 +103,10 @@ pub(super) fn page(roff: &mut Roff) {
             (
                 "adit agent wg0 --source dir:/peers --psk-dir /keys",
                 "Records in one folder, as a ConfigMap, and preshared keys in another, as a Secret.",
+            ),
+            (
+                "adit agent wg0 --source dir:/etc/wireguard/wg0.peers --rules",
+                "Peers open what the AllowedPorts of their records say.",
             ),
             (
                 "adit agent wg0 --source exec:/usr/local/bin/peers -- --db vpn",
@@ -154,10 +160,44 @@ pub(super) fn status(roff: &mut Roff) {
     see_also(roff, "adit(8), adit-agent(8), adit-peers(8)");
 }
 
+fn rules(roff: &mut Roff) {
+    roff.control("SH", ["RULES"]);
+    paragraph(
+        roff,
+        "With `--rules`, a record may say what its peer may open through the gateway, and at the gateway itself: \
+         `AllowedPorts = tcp/443, udp/53, 10.1.0.0/16 tcp/8000-8100, icmp`, as a line or a comment, or as JSON \
+         `\"allowed_ports\":[\"tcp/443\",\"icmp\"]`. A rule is a protocol (`tcp`, `udp`, `icmp` for ICMP and ICMPv6, or `any`), \
+         with a port or a range of ports for tcp and udp, and in front of it the network or address that it is for, if \
+         not for all. A peer with an empty list may open nothing, and one without the field anything. Answers, and ICMP \
+         errors about them, pass in both directions. A record may have 256 rules, and 4,096 entries of the packet \
+         filter: one for each rule and each of the peer's networks, and more where rules overlap.",
+    );
+    paragraph(
+        roff,
+        "The rules are the table `adit-rules-INTERFACE` of nf_tables, family inet: `nft list table inet adit-rules-wg0` shows \
+         it, with counters of what it dropped. It is about packets that come from the interface, by their source, which \
+         the tunnel has checked. Other tables may drop more. A peer that another program gives an address within the \
+         networks of a record is limited like that record's. A change also ends connections that are open and not \
+         allowed any more. Rules are there before their peer. They stay when the agent ends, is killed or stopped, as \
+         peers do, and the next one replaces them at once. If another program deletes the table, as `nft flush \
+         ruleset` does, the agent makes it again within milliseconds.",
+    );
+    paragraph(
+        roff,
+        "Where rules cannot be set, a record that has some is refused, its peer is removed, and `adit agent status` says why. \
+         Other peers stay. It is tried again every 30 seconds. The kernel needs nf_tables and connection tracking. The \
+         agent needs CAP_NET_ADMIN in the network namespace of the interface, which it keeps for one process that does \
+         nothing else. In the unit adit-agent@, a drop-in says `Environment=\"ADIT_AGENT_OPTIONS=--rules\"`, \
+         `CapabilityBoundingSet=CAP_NET_ADMIN`, `PrivateNetwork=no` and `RestrictAddressFamilies=AF_UNIX AF_NETLINK`. \
+         Without `--rules`, such records are refused as well. To end all rules, stop the agent, and run `nft delete table inet \
+         adit-rules-wg0` and `rm /run/adit-agent/wg0.rules`.",
+    );
+}
+
 fn files(roff: &mut Roff) {
     let state = (
-        "/run/adit-agent/INTERFACE.peers, INTERFACE.json",
-        "What was brought, and the status, which the group of `--status-group` may read. A container that is replaced while the interface goes on needs this folder from \
+        "/run/adit-agent/INTERFACE.peers, INTERFACE.rules, INTERFACE.json",
+        "What was brought, the rules of peers, and the status, which the group of `--status-group` may read. A container that is replaced while the interface goes on needs this folder from \
          the one before it.",
     );
     list(roff, "FILES", [state, CONTROL_SOCKET]);

@@ -52,6 +52,7 @@ mod proxy;
 mod quick;
 mod refusals;
 mod routers;
+mod rules;
 mod sandbox;
 mod says;
 mod service;
