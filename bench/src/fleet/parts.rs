@@ -3,6 +3,7 @@
 use std::io::{BufRead as _, BufReader};
 use std::net::IpAddr;
 use std::os::unix::net::UnixStream;
+use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -69,7 +70,9 @@ impl Gateway {
     /// Starts its agent, and waits until it has read what it follows.
     fn start_agent(&mut self, options: &[&str], limit: Duration) -> Result<(), Failure> {
         let arguments = [&["agent", INTERFACE, "--source", SOURCE], options].concat();
-        let command = process::command(&self.program, &arguments);
+        let mut command = process::command(&self.program, &arguments);
+        // It has a line for each peer.
+        command.stdout(Stdio::null()).stderr(Stdio::null());
         self.agent = Some(self.many.gateway.spawn(command)?);
         let deadline = Instant::now() + limit;
         loop {

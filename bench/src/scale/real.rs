@@ -67,6 +67,7 @@ impl End {
                 log_verbose: None,
                 listener: None,
                 peers_file: None,
+                gateway_id: None,
             };
             let kernel = LinuxPlatform::new(Arc::clone(&tun), settings, &Watches::default())?;
             let offloads = tun.offloads();

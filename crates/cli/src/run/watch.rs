@@ -224,12 +224,10 @@ pub(crate) fn configured(events: &Events, change: &Configured) {
     let Configured { by, changed } = change;
     events.publish(EventKind::Configured, change.to_string(), |line| {
         say_who(line, by);
-        let peer = changed.peer().cloned();
-        let (peer, name) = peer.unzip();
+        let (peer, name) = changed.peer().cloned().unzip();
         line.peer = peer.map(|peer| peer.to_string());
         line.name = name.flatten();
-        let count = u64::try_from(changed.peers).ok();
-        line.count = count.filter(|count| *count > 0);
+        line.count = (u64::try_from(changed.peers).ok()).filter(|count| *count > 0);
         line.changes = changed.items.iter().map(told).collect();
     });
 }
