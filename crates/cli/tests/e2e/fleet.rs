@@ -26,8 +26,11 @@ fn the_example_of_a_fleet_loses_a_gateway_and_no_client() {
         "one is dead:",
         "client11 had no answer for",
         "the record of client12 is deleted",
+        "client14 is sent to two instead of one: 100 packets transmitted, 100 received",
         // Those that have records, by the gateway that is left.
-        "the others go on\nwg0: 2 peers from etcd:",
+        "the others go on\nwg0: 3 peers from etcd:",
+        "client15 came just in time: its first ping took",
+        "just in time: 1 found, 0 unknown",
     ] {
         assert!(text.contains(words), "{words}: {text}{errors}");
     }
