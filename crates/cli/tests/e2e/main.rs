@@ -29,6 +29,7 @@ mod everyday;
 mod fails;
 mod false_upgrade;
 mod fleet;
+mod flows;
 mod forwards;
 mod gateways;
 mod handshakes;

@@ -15,15 +15,15 @@ use crate::quick::{adit, only_adit};
 ///   10.77.0.2,         10.77.0.1       10.3.0.2, fd03::2
 ///   fd78::2            fd78::1
 /// ```
-struct RuledHub {
-    hub: Hub,
+pub struct RuledHub {
+    pub hub: Hub,
     behind: Container,
     listeners: Vec<TcpListener>,
 }
 
 impl RuledHub {
     /// With a phone whose record has this line, which is connected.
-    fn new(line: &str) -> Self {
+    pub fn new(line: &str) -> Self {
         let mut hub = Hub::new(&format!("dir:{PEERS}"));
         let behind = Container::new("behind");
         let addresses = (
@@ -64,7 +64,7 @@ impl RuledHub {
         }
     }
 
-    fn right(&self) -> Container {
+    pub fn right(&self) -> Container {
         self.hub.world.net.right.clone()
     }
 

@@ -384,7 +384,7 @@ fn the_number_of_a_gateway_outlives_its_process() {
 }
 
 /// A block of the page about fleets.
-fn block(of: &str) -> String {
+pub fn block(of: &str) -> String {
     let page = repository().join("docs/fleet.md");
     let page = std::fs::read_to_string(page).expect("the page");
     let mut blocks = page.split("```\n").skip(1).step_by(2);
