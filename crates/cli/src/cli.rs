@@ -10,7 +10,8 @@ use clap_complete::Shell;
 use crate::failure::{Context, Result};
 use crate::threads::{PolicyArg, ThreadArgs};
 pub(crate) use agent::{
-    AGENT_DIR, AgentArgs, AgentCommand, AgentSource, AgentStatusArgs, ServeAgentArgs,
+    AGENT_DIR, AgentArgs, AgentCommand, AgentSource, AgentStatusArgs, EtcdTlsArgs,
+    RecordSourceArgs, ServeAgentArgs,
 };
 pub(crate) use files::{
     AddArgs, ChangeArgs, ConfArgs, DeviceArgs, DownArgs, EditArgs, FileArgs, InitArgs, NewPeerArgs,

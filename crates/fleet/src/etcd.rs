@@ -142,7 +142,7 @@ pub enum EtcdRefusal {
 }
 
 impl EtcdRefusal {
-    fn new(code: i64, words: &str) -> Self {
+    pub(crate) fn new(code: i64, words: &str) -> Self {
         const RESOURCE_EXHAUSTED: i64 = 8;
         const OUT_OF_RANGE: i64 = 11;
         const UNAUTHENTICATED: i64 = 16;
@@ -156,7 +156,7 @@ impl EtcdRefusal {
         }
     }
 
-    fn none() -> Self {
+    pub(crate) fn none() -> Self {
         Self::Failed("this is no answer of etcd's JSON gateway".into())
     }
 }
@@ -467,7 +467,7 @@ fn begin(text: &str) -> String {
 }
 
 /// serde_json repeats values, which may be secrets.
-fn read<'a, T: Deserialize<'a>>(text: &'a [u8]) -> Result<T, EtcdRefusal> {
+pub(crate) fn read<'a, T: Deserialize<'a>>(text: &'a [u8]) -> Result<T, EtcdRefusal> {
     serde_json::from_slice(text).map_err(|_| match text.first() {
         // etcd, or a proxy before it, says in plain text what it does not like.
         Some(first) if first.is_ascii_alphabetic() => {

@@ -16,6 +16,7 @@
 
 mod blocks;
 mod etcd;
+mod etcd_write;
 mod lines;
 mod list;
 mod ports;
@@ -30,6 +31,7 @@ pub use etcd::{
     PAGE, gets as etcd_gets, gets_request, page as etcd_page, range_request,
     record_change as etcd_change, token as etcd_token, watch_line, watch_request,
 };
+pub use etcd_write::{delete_request, is_changed, put_request};
 pub use lines::{MAX_LINE, ProgramLine};
 pub use list::{ForeignPeers, RecordChange, RecordList};
 pub use ports::{AllowedPorts, FlowRange, RuleElement};

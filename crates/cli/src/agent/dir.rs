@@ -174,7 +174,7 @@ fn has_no_link(path: &Path) -> bool {
 }
 
 /// The record that a file is, if it is one: `NAME.conf`, and no file that an editor or Kubernetes hides.
-fn id_of(name: &OsStr) -> Option<RecordId> {
+pub(super) fn id_of(name: &OsStr) -> Option<RecordId> {
     let name = name.to_str()?;
     let is_record = name.ends_with(".conf") && !name.starts_with('.');
     (is_record && name.chars().all(is_printable)).then(|| name.into())

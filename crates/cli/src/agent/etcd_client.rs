@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use ureq::tls::{Certificate, ClientCert, PrivateKey, RootCerts, TlsConfig};
 use zeroize::Zeroizing;
 
-use crate::cli::ServeAgentArgs;
+use crate::cli::EtcdTlsArgs;
 use crate::failure::{self, Failure, bail};
 
 /// How long it may take to connect to a member.
@@ -34,7 +34,7 @@ pub(super) struct EtcdMember<'a> {
 
 impl EtcdClient {
     /// Reads the files that the arguments name, and the user from the environment.
-    pub(super) fn new(args: &ServeAgentArgs, address: &EtcdAddress) -> failure::Result<Self> {
+    pub(super) fn new(args: &EtcdTlsArgs, address: &EtcdAddress) -> failure::Result<Self> {
         // What a member says to a first connection decides nothing: there is one implementation.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let mut tls = TlsConfig::builder();
@@ -86,6 +86,27 @@ impl EtcdClient {
             *member.token = etcd_token(&answer)?;
         }
         Ok(member)
+    }
+
+    /// The whole answer of the first member that gives one.
+    pub(super) fn ask_any(
+        &self,
+        address: &EtcdAddress,
+        path: &str,
+        asked: &Value,
+    ) -> Result<Zeroizing<Vec<u8>>, EtcdRefusal> {
+        let mut refusal = EtcdRefusal::Failed("it has no member".into());
+        for endpoint in &address.endpoints {
+            let answer = self.member(endpoint);
+            match answer.and_then(|member| self.ask(&member, path, asked)) {
+                Ok(answer) => return Ok(answer),
+                Err(EtcdRefusal::Failed(why)) => {
+                    refusal = EtcdRefusal::Failed(format!("{endpoint}: {why}"));
+                }
+                Err(why) => refusal = why,
+            }
+        }
+        Err(refusal)
     }
 
     /// The answer to a request, as it comes, for at most this time.

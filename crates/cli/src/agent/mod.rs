@@ -29,6 +29,7 @@ mod follow;
 mod lookups;
 mod news;
 pub(crate) mod program;
+mod records;
 mod report;
 mod rules;
 mod sources;
@@ -49,6 +50,7 @@ use signal_hook::iterator::Signals;
 
 pub(crate) use self::brought::brought_to;
 use self::news::BEGIN_ANEW;
+pub(crate) use self::records::{RecordEdit, add_record, edit_record};
 pub(crate) use self::report::{FIELDS, all, status_of};
 use crate::cli::{AgentArgs, AgentCommand, ServeAgentArgs};
 use crate::failure::{Context, Result, bail};

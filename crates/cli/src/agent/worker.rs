@@ -125,7 +125,7 @@ pub(super) fn work(args: &ServeAgentArgs) -> Result<ExitCode> {
         AgentSource::Etcd(address) => {
             let before = (mark.as_ref(), has_brought);
             let wanted = worker.wanted.clone();
-            let client = EtcdClient::new(args, address)?;
+            let client = EtcdClient::new(&args.tls, address)?;
             OpenSource::of_etcd(address, client, &news, wanted, before)
         }
     };

@@ -59,15 +59,8 @@ pub(crate) struct ServeAgentArgs {
     // Not by `env`: the variable alone would have `adit agent status` miss the other arguments.
     #[arg(long)]
     pub(crate) no_sandbox: bool,
-    /// For https: the authorities that sign the certificates of etcd's members, as PEM
-    #[arg(long, value_name = "FILE")]
-    pub(crate) etcd_ca: Option<PathBuf>,
-    /// The certificate by which etcd knows this host, as PEM
-    #[arg(long, value_name = "FILE", requires = "etcd_key")]
-    pub(crate) etcd_cert: Option<PathBuf>,
-    /// The private key of that certificate, as PEM
-    #[arg(long, value_name = "FILE", requires = "etcd_cert")]
-    pub(crate) etcd_key: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) tls: EtcdTlsArgs,
     /// Bring a peer only when it begins a handshake, and remove it when it is gone: its record in etcd: is
     /// named PREFIX and its public key
     #[arg(long)]
@@ -90,6 +83,31 @@ impl ServeAgentArgs {
         );
         !self.no_sandbox && !is_set.unwrap_or(true)
     }
+}
+
+/// How etcd is reached over https.
+#[derive(Args, Clone, Default)]
+pub(crate) struct EtcdTlsArgs {
+    /// For https: the authorities that sign the certificates of etcd's members, as PEM
+    #[arg(long, value_name = "FILE")]
+    pub(crate) etcd_ca: Option<PathBuf>,
+    /// The certificate by which etcd knows this host, as PEM
+    #[arg(long, value_name = "FILE", requires = "etcd_key")]
+    pub(crate) etcd_cert: Option<PathBuf>,
+    /// The private key of that certificate, as PEM
+    #[arg(long, value_name = "FILE", requires = "etcd_cert")]
+    pub(crate) etcd_key: Option<PathBuf>,
+}
+
+/// Records in the place of a file.
+#[derive(Args, Clone, Default)]
+pub(crate) struct RecordSourceArgs {
+    /// Change the peer's record in this source, dir:PATH or etcd:URL[,URL...]/PREFIX, and no file: the agents of the
+    /// source do the rest
+    #[arg(long, value_name = "SOURCE", value_parser = source)]
+    pub(crate) source: Option<AgentSource>,
+    #[command(flatten)]
+    pub(crate) tls: EtcdTlsArgs,
 }
 
 #[derive(Args)]

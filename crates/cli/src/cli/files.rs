@@ -7,6 +7,7 @@ use adit_ctl::config::HostPort;
 use adit_proto::config::{Cidr, PublicKey};
 use clap::{Args, ValueEnum};
 
+use super::agent::RecordSourceArgs;
 use super::gateway::GatewayArgs;
 use super::values::{Quota, When, block, interface_name, one_line, public_key, quota, when};
 use crate::threads::ThreadArgs;
@@ -178,6 +179,8 @@ pub(crate) struct AddArgs {
     /// Seconds between keepalives
     #[arg(long, value_name = "SECONDS")]
     pub(crate) persistent_keepalive: Option<u16>,
+    #[command(flatten)]
+    pub(crate) source: RecordSourceArgs,
     #[command(flatten)]
     pub(crate) said: OutputArgs,
 }

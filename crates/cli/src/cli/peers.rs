@@ -2,6 +2,7 @@
 
 use clap::{Args, Subcommand, ValueEnum};
 
+use super::agent::RecordSourceArgs;
 use super::files::{ConfArgs, DeviceArgs, OutputArgs};
 use super::values::{Quota, When, one_line, quota, when};
 
@@ -89,6 +90,8 @@ pub(crate) struct ConfPeerArgs {
 pub(crate) struct PeerArgs {
     #[command(flatten)]
     pub(crate) of: ConfPeerArgs,
+    #[command(flatten)]
+    pub(crate) source: RecordSourceArgs,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
 }

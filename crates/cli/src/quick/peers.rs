@@ -25,10 +25,14 @@ use super::list::{SCHEMA, print_json};
 use super::roster::quoted;
 use super::routing::{self, Planned};
 use super::{Quick, addresses, allowed_ips, open_netlink, require_rights};
+use crate::agent;
 use crate::cli::{AddArgs, ConfArgs, FileArgs};
 use crate::failure::{Failure, Result, bail, say};
 
 pub(crate) fn add(args: &AddArgs) -> Result<()> {
+    if agent::add_record(args)? {
+        return Ok(());
+    }
     require_rights()?;
     let (_lock, mut quick) = open(&args.conf)?;
     let allowed = match args.allowed_ips.is_empty() {

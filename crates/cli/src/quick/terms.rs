@@ -13,6 +13,7 @@ use super::Quick;
 use super::file::peers_file;
 use super::others::Others;
 use super::verbs::Opened;
+use crate::agent::{self, RecordEdit};
 use crate::cli::{ExpireArgs, LimitArgs, PeerArgs, QuotaArgs, When};
 use crate::failure::{Context, Result, bail};
 
@@ -43,13 +44,7 @@ pub(crate) fn limit(args: &LimitArgs) -> Result<()> {
             )
         }
     };
-    let open = Opened::of(&args.peer.of.conf)?;
-    set(
-        open,
-        &args.peer,
-        (Term::Limit, &allowance, "limited"),
-        &rates,
-    )
+    set(&args.peer, (Term::Limit, &allowance, "limited"), &rates)
 }
 
 pub(crate) fn quota(args: &QuotaArgs) -> Result<()> {
@@ -61,8 +56,7 @@ pub(crate) fn quota(args: &QuotaArgs) -> Result<()> {
         None => "has no quota any more".to_owned(),
         Some(quota) => format!("may send and get {quota}B from now on"),
     };
-    let open = Opened::of(&args.peer.of.conf)?;
-    set(open, &args.peer, (Term::Quota, &allowance, "quota"), &what)
+    set(&args.peer, (Term::Quota, &allowance, "quota"), &what)
 }
 
 pub(crate) fn expire(args: &ExpireArgs) -> Result<()> {
@@ -76,13 +70,7 @@ pub(crate) fn expire(args: &ExpireArgs) -> Result<()> {
         Some(at) if at <= now() => format!("has no access since {}", config::date_text(at)),
         Some(at) => format!("has access until {}", config::date_text(at)),
     };
-    let open = Opened::of(&args.peer.of.conf)?;
-    set(
-        open,
-        &args.peer,
-        (Term::Expires, &allowance, "expires"),
-        &what,
-    )
+    set(&args.peer, (Term::Expires, &allowance, "expires"), &what)
 }
 
 /// When access ends, since the Unix epoch; `None` for never.
@@ -101,11 +89,15 @@ fn now() -> Duration {
 }
 
 fn set(
-    mut open: Opened,
     peer: &PeerArgs,
     (term, allowance, done): (Term, &Allowance, &str),
     what: &str,
 ) -> Result<()> {
+    let edit = RecordEdit::Term(term, term.value(allowance));
+    if agent::edit_record(peer, &edit, (done, what))? {
+        return Ok(());
+    }
+    let mut open = Opened::of(&peer.of.conf)?;
     let (key, label) = open.in_file(&peer.of.peer, &format!("is {done}"))?;
     let value = term.value(allowance);
     let Some(new) = config::with_term(&open.text, key, term, value.as_deref()) else {

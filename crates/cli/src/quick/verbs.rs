@@ -16,7 +16,7 @@ use super::file::{Lock, read};
 use super::list::{SCHEMA, Shown, print_json};
 use super::roster::{Entry, Roster, quoted};
 use super::{Quick, require_rights};
-use crate::agent;
+use crate::agent::{self, RecordEdit};
 use crate::cli::{self, ConfArgs, FileArgs, OutputArgs, PeerArgs, RenameArgs};
 use crate::failure::{Failure, Result, bail};
 use crate::show::now;
@@ -39,6 +39,14 @@ struct Done<'a> {
 }
 
 pub(crate) fn rename(args: &RenameArgs) -> Result<()> {
+    let what = format!("is {} now", args.name);
+    if agent::edit_record(
+        &args.peer,
+        &RecordEdit::Name(&args.name),
+        ("renamed", &what),
+    )? {
+        return Ok(());
+    }
     let mut open = Opened::of(&args.peer.of.conf)?;
     let (key, old) = open.in_file(&args.peer.of.peer, "is renamed")?;
     let name = &args.name;
@@ -78,7 +86,21 @@ pub(crate) fn rename(args: &RenameArgs) -> Result<()> {
     )
 }
 
+/// A record is there or not: it cannot be disabled.
+fn is_of_file(args: &PeerArgs) -> Result<()> {
+    if args.source.source.is_some() {
+        bail!(
+            Mistake,
+            "a record is not disabled: `adit peer expire {} {} now --source …` ends the access, and `never` gives it back",
+            args.of.conf.conf,
+            quoted(&args.of.peer)
+        );
+    }
+    Ok(())
+}
+
 pub(crate) fn disable(args: &PeerArgs) -> Result<()> {
+    is_of_file(args)?;
     let mut open = Opened::of(&args.of.conf)?;
     let (key, label) = open.in_file(&args.of.peer, "is disabled")?;
     let entry = open.entry(key)?;
@@ -119,6 +141,7 @@ pub(crate) fn disable(args: &PeerArgs) -> Result<()> {
 }
 
 pub(crate) fn enable(args: &PeerArgs) -> Result<()> {
+    is_of_file(args)?;
     let mut open = Opened::of(&args.of.conf)?;
     let (key, label) = open.in_file(&args.of.peer, "is enabled")?;
     let (name, word) = (open.quick.name.clone(), open.word(key));
@@ -149,6 +172,9 @@ pub(crate) fn enable(args: &PeerArgs) -> Result<()> {
 }
 
 pub(crate) fn remove(args: &PeerArgs) -> Result<()> {
+    if agent::edit_record(args, &RecordEdit::Remove, ("removed", "is removed"))? {
+        return Ok(());
+    }
     let mut open = Opened::of(&args.of.conf)?;
     let entry = open.roster.find(&args.of.peer)?;
     let (key, label) = (entry.key, entry.label());

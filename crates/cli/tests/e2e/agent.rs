@@ -385,7 +385,7 @@ fn a_folder_that_only_root_can_read_says_what_it_lacks() {
 }
 
 /// Kills what serves the interface.
-fn kill_interface(hub: &Hub) {
+pub fn kill_interface(hub: &Hub) {
     hub.left().sh(
         "for p in $(pgrep -x adit); do kill -9 $p; done; until ! ip link show wg0 2> /dev/null; do sleep 0.05; done",
     );
