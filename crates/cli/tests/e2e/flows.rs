@@ -18,10 +18,12 @@ fn a_flow_log_has_the_names_of_peers() {
     left.sh("ip link set lo up; mkdir /run/flows");
     left.sh(&block("nf_conntrack_acct"));
     left.sh_with_input("cat > /run/ulogd.conf", &block("ulogd_output_IPFIX"));
+    // nfcapd leaves shared memory when it is killed, by which the next one of such a folder thinks that it runs.
     left.sh(
-        "nfcapd -p 4739 -b 127.0.0.1 -t 2 -w /run/flows > /run/nfcapd.log 2>&1 < /dev/null &
+        "unshare --ipc nfcapd -p 4739 -b 127.0.0.1 -t 2 -w /run/flows > /run/nfcapd.log 2>&1 < /dev/null &
          ulogd -c /run/ulogd.conf > /run/ulogd.out 2>&1 < /dev/null &
-         until ss -lun | grep -q :4739 && grep -q 'working in event mode' /run/ulogd.log; do sleep 0.05; done",
+         for n in $(seq 400); do ss -lun | grep -q :4739 && grep -q 'working in event mode' /run/ulogd.log && exit; sleep 0.05; done
+         ss -lun >&2; cat /run/nfcapd.log /run/ulogd.out /run/ulogd.log >&2; exit 1",
     );
     let right = ruled.right();
     for _ in 0..FLOWS {
