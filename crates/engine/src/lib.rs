@@ -65,7 +65,7 @@ pub use shared::counters::{BatchCounters, TrainCounters, WaitingCounters};
 pub use shared::error::CommandError;
 pub use shared::event::Event;
 pub use shared::mailbox::{AllowanceChange, GivenAllowance, PeerCandidates, Resume};
-pub use shared::rate_limited_log::Incident;
+pub use shared::rate_limited_log::{Incident, source_network};
 pub use shared::sockets::Sockets;
 pub use shared::state::{HandedSocket, InterfaceState, StopReason};
 #[cfg(debug_assertions)]

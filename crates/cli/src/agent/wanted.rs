@@ -1,10 +1,11 @@
 //! Which records of a store an agent follows that brings peers just in time, and for which it may ask.
 
 use std::collections::{HashMap, HashSet};
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use adit_engine::source_network;
 use adit_fleet::{JustInTime, RecordId};
 use adit_proto::config::PublicKey;
 
@@ -120,7 +121,7 @@ impl WantedRecords {
             if state.missing.get(&id).is_some_and(|until| *until > now) {
                 continue;
             }
-            let source = source_of(stranger.from);
+            let source = source_network(stranger.from.ip());
             let of_source = state.of_source.get(&source).copied().unwrap_or(0);
             let is_full = state.ids.len() + selected.len() >= MAX_RECORDS;
             let is_flood = !stranger.is_proven && state.unproven >= IN_VAIN_UNPROVEN;
@@ -151,7 +152,7 @@ impl WantedRecords {
                 state.in_vain = state.in_vain.saturating_sub(1);
                 let unproven = u32::from(!stranger.is_proven);
                 state.unproven = state.unproven.saturating_sub(unproven);
-                if let Some(count) = state.of_source.get_mut(&source_of(stranger.from)) {
+                if let Some(count) = state.of_source.get_mut(&source_network(stranger.from.ip())) {
                     *count = count.saturating_sub(1);
                 }
                 state.ids.insert(RecordId::clone(id));
@@ -161,14 +162,6 @@ impl WantedRecords {
                 state.counts.missing += 1;
             }
         }
-    }
-}
-
-/// An address as it counts for limits: of an IPv6 network a host has as many as it likes.
-fn source_of(from: SocketAddr) -> IpAddr {
-    match from.ip() {
-        IpAddr::V4(ip) => ip.into(),
-        IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() >> 64 << 64).into(),
     }
 }
 

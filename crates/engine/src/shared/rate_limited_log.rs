@@ -71,6 +71,15 @@ pub enum Incident {
     },
 }
 
+/// An address as it counts for limits of a source: an IPv4 address, or the network of an IPv6 one, in which a host has
+/// as many as it likes.
+pub fn source_network(ip: IpAddr) -> IpAddr {
+    match ip {
+        IpAddr::V4(ip) => ip.into(),
+        IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() >> 64 << 64).into(),
+    }
+}
+
 /// The fields by which the log takes two incidents for the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum LogCause {
@@ -92,8 +101,7 @@ impl Incident {
         }
     }
 
-    /// The other end as it counts for the log: an IPv4 address, or the network of an IPv6 one, in
-    /// which a host has as many as it likes.
+    /// The other end as it counts for the log.
     pub(crate) fn source(&self) -> IpAddr {
         let addr = match self {
             Self::Handshake(outcome) => outcome.from,
@@ -101,10 +109,7 @@ impl Incident {
             Self::InVain { to, .. } | Self::NotSent { to, .. } => *to,
             Self::Icmp { error, .. } => error.to,
         };
-        match addr.ip() {
-            IpAddr::V4(ip) => ip.into(),
-            IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() >> 64 << 64).into(),
-        }
+        source_network(addr.ip())
     }
 
     /// The peer that the line begins with. The key of a stranger stands in the line itself.
