@@ -46,7 +46,7 @@ pub(crate) fn serve(mut arguments: impl Iterator<Item = OsString>) -> Result<()>
     let _ = rustix::thread::set_name(c"adit-rules");
     let failed = || "cannot take requests for the packet filter".to_owned();
     let stdin = File::from(adit_io::duplicate(0).context(failed)?);
-    let mut keeper = FilterKeeper {
+    let mut table = RuleTable {
         filter: PeerFilter::new(&interface),
         interface,
         monitor: FilterMonitor::open(),
@@ -59,11 +59,11 @@ pub(crate) fn serve(mut arguments: impl Iterator<Item = OsString>) -> Result<()>
     if !arguments.any(|it| it == WITHOUT_SANDBOX) {
         adit_sandbox::begin_rules().context(|| "cannot begin the sandbox".into())?;
     }
-    keeper.work(stdin).context(failed)
+    table.work(stdin).context(failed)
 }
 
 /// The table of an interface, and what is to become of it.
-struct FilterKeeper {
+struct RuleTable {
     interface: String,
     filter: PeerFilter,
     monitor: std::io::Result<FilterMonitor>,
@@ -77,7 +77,7 @@ struct FilterKeeper {
     is_missing: bool,
 }
 
-impl FilterKeeper {
+impl RuleTable {
     fn work(&mut self, mut stdin: File) -> std::io::Result<()> {
         let mut rest = Vec::new();
         loop {

@@ -205,7 +205,17 @@ pub(crate) fn add_record(args: &AddArgs) -> Result<bool> {
     if all.iter().any(|it| it.id == id) {
         bail!(State, "{source} has a record {id} already");
     }
-    store.check(&all, &id, text.as_bytes(), source)?;
+    let record = store.check(&all, &id, text.as_bytes(), source)?;
+    if record.name != args.name {
+        bail!(
+            Mistake,
+            "{:?} cannot be a name: it would be read as {}",
+            args.name.as_deref().unwrap_or_default(),
+            record
+                .name
+                .map_or("none".into(), |other| format!("{other:?}"))
+        );
+    }
     store.change(&id, None, Some(text.as_bytes()), source)?;
     let interface = &args.conf.conf;
     if args.said.json {
@@ -272,7 +282,9 @@ fn find<'a>(all: &'a [StoredRecord], word: &str, source: &AgentSource) -> Result
         let first = found.next();
         first.map(|it| (it, found.next()))
     };
-    let record = |it: &StoredRecord| it.record.as_ref().ok().cloned();
+    fn record(it: &StoredRecord) -> Option<&PeerRecord> {
+        it.record.as_ref().ok()
+    }
     let is_id = |it: &StoredRecord| *it.id == *word || it.id.strip_suffix(".conf") == Some(word);
     let is_name = |it: &StoredRecord| record(it).is_some_and(|it| it.name.as_deref() == Some(word));
     let is_key = |it: &StoredRecord| {
@@ -348,14 +360,14 @@ impl RecordStore {
         }
     }
 
-    /// Whether an agent would take the record beside the others.
+    /// What the text says, if an agent would take it beside the other records.
     fn check(
         &self,
         all: &[StoredRecord],
         id: &RecordId,
         text: &[u8],
         source: &AgentSource,
-    ) -> Result<()> {
+    ) -> Result<PeerRecord> {
         let record = match self {
             Self::Folder(_) => PeerRecord::from_section(text),
             Self::Etcd(..) => PeerRecord::from_json(text),
@@ -376,7 +388,7 @@ impl RecordStore {
                 State,
                 "an agent of {source} would refuse the record {id}: {why}"
             ),
-            None => Ok(()),
+            None => Ok(record),
         }
     }
 

@@ -31,7 +31,7 @@ const NOT_ASKED: &str =
     "AllowedPorts: the agent was started without --rules, by which the packet filter keeps to it";
 
 /// Keeps the packet filter to the records.
-pub(super) struct RuleKeeper {
+pub(super) struct PeerRules {
     interface: String,
     /// `None` without `--rules`.
     process: Option<RuleProcess>,
@@ -46,10 +46,10 @@ pub(super) struct RuleKeeper {
     refused: HashMap<RecordId, PeerRecord>,
 }
 
-impl RuleKeeper {
+impl PeerRules {
     /// Starts the process, which must be before the sandbox.
     pub(super) fn start(args: &ServeAgentArgs) -> Result<Self> {
-        let mut keeper = Self {
+        let mut rules = Self {
             interface: args.interface.clone(),
             process: None,
             file: None,
@@ -60,7 +60,7 @@ impl RuleKeeper {
             refused: HashMap::new(),
         };
         if !args.rules {
-            return Ok(keeper);
+            return Ok(rules);
         }
         let path = args.state.join(format!("{}.rules", args.interface));
         let opened = RuleFile::open(path.clone());
@@ -70,11 +70,11 @@ impl RuleKeeper {
                 path.display()
             )
         })?;
-        keeper.book = RuleBook::new(elements);
-        keeper.file = Some(file);
+        rules.book = RuleBook::new(elements);
+        rules.file = Some(file);
         let process = RuleProcess::start(args);
-        keeper.process = Some(process.context(|| "cannot start a process".into())?);
-        Ok(keeper)
+        rules.process = Some(process.context(|| "cannot start a process".into())?);
+        Ok(rules)
     }
 
     /// Why rules cannot be set.

@@ -24,7 +24,7 @@ use super::exec;
 use super::folder::{FolderIdentity, WatchedFolder, explain, read_file};
 use super::news::{AgentNews, BEGIN_ANEW, InterfaceNews, NewsSender, PAUSE, SourceNews};
 use super::report;
-use super::rules::RuleKeeper;
+use super::rules::PeerRules;
 use super::sources::OpenSource;
 use super::wanted::WantedRecords;
 use crate::cli::{AgentSource, ServeAgentArgs};
@@ -52,7 +52,11 @@ pub(super) fn work(args: &ServeAgentArgs) -> Result<ExitCode> {
     adit_sandbox::register("adit-agent");
     let group = status_group(args.status_group.as_deref())?;
     if args.just_in_time && !matches!(args.source, AgentSource::Etcd(_)) {
-        bail!(Mistake, "--just-in-time is for the source etcd: alone");
+        bail!(
+            Mistake,
+            "--just-in-time asks a store for each peer, and {} is none: leave it out, or name an etcd: source",
+            args.source
+        );
     }
     let lock = lock_of(&args.state, name, group);
     let lock = lock.context(|| format!("cannot write to {}", args.state.display()))?;
@@ -102,7 +106,7 @@ pub(super) fn work(args: &ServeAgentArgs) -> Result<ExitCode> {
         failures: [const { None }; 4],
         is_look_due: false,
         written: None,
-        rules: RuleKeeper::start(args)?,
+        rules: PeerRules::start(args)?,
     };
     worker.status.is_up = there.is_some();
     let (sender, receiver) = sync_channel(QUEUE);
@@ -182,7 +186,7 @@ struct AgentWorker {
     is_look_due: bool,
     /// The status that the file has.
     written: Option<AgentStatus>,
-    rules: RuleKeeper,
+    rules: PeerRules,
 }
 
 impl AgentWorker {

@@ -126,7 +126,7 @@ fn a_record_of_another_key_brings_nobody() {
     ));
     assert!(!refused.ok(), "{}", refused.stderr);
     assert!(
-        refused.stderr.contains("is for the source etcd:"),
+        refused.stderr.contains("name an etcd: source"),
         "{}",
         refused.stderr
     );
