@@ -16,6 +16,8 @@ const FILE_OF_USER: &str = ".config/wireproxy.conf";
 pub(super) struct LoadedProxy {
     /// What people call it: the name of the file without its ending.
     pub(super) name: String,
+    /// Its path, as it was given.
+    pub(super) file: String,
     pub(super) config: ProxyConfig,
     /// What is allowed, and probably not meant.
     pub(super) warnings: Vec<Remark>,
@@ -60,6 +62,7 @@ pub(super) fn load(args: &ProxyArgs) -> Result<LoadedProxy> {
     let stem = path.file_stem().unwrap_or_default();
     Ok(LoadedProxy {
         name: stem.to_string_lossy().into_owned(),
+        file: path.display().to_string(),
         config,
         warnings: read.warnings,
         passed_over: read.passed_over,

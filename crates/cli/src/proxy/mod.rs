@@ -107,13 +107,15 @@ fn run(args: &ProxyArgs, loaded: LoadedProxy) -> Result<()> {
     if args.background {
         background::leave_session();
     }
-    let LoadedProxy { name, config, .. } = loaded;
+    let LoadedProxy {
+        name, file, config, ..
+    } = loaded;
     let (stack, why) = choose_stack(args.stack, &config.tunnel)?;
     // Before there is anything to remove: that may take long, and a signal ends it.
     let endpoints = tunnel::endpoints(&name, &config.tunnel.peers);
     // Signals are caught from here on, so that an early one still removes the sockets' files.
     let (mut events, sender) = MainEvents::new()?;
-    let failed = |error: ServeError| Failure::State(error.to_string());
+    let failed = |error| refused(&file, &error);
     let mut listeners = serve::bind(&config.services).map_err(failed)?;
     let info = args
         .info
@@ -139,8 +141,13 @@ fn run(args: &ProxyArgs, loaded: LoadedProxy) -> Result<()> {
     if !args.no_sandbox {
         begin_sandbox(&config, args.info.as_ref(), &opened.control)?;
     }
-    let mut running =
-        RunningProxy::begin((&name, &config), opened, &endpoints, (&resolver, sender))?;
+    let mut running = RunningProxy::begin(
+        (&name, &config),
+        opened,
+        &endpoints,
+        (&resolver, sender),
+        failed,
+    )?;
     resolver.name(&name, &running.facts.interface, named, true);
     if !args.silent {
         lines::say_all(
@@ -153,6 +160,14 @@ fn run(args: &ProxyArgs, loaded: LoadedProxy) -> Result<()> {
     }
     background::report_ready(true, null.as_ref(), &running.notifier, level)?;
     running.wait(&mut events, &starter)
+}
+
+/// What could not be had, with the line that asks for it.
+fn refused(file: &str, error: &ServeError) -> Failure {
+    Failure::State(match error.line() {
+        0 => error.to_string(),
+        line => format!("{file}:{line}: {error}"),
+    })
 }
 
 /// Leaves to this process what a proxy needs.
@@ -218,6 +233,7 @@ impl RunningProxy {
         opened: OpenedSockets,
         endpoints: &[Option<std::net::SocketAddr>],
         (resolver, sender): (&Arc<Resolver>, EventSender),
+        failed: impl Fn(ServeError) -> Failure,
     ) -> Result<Self> {
         let OpenedSockets {
             listeners,
@@ -294,7 +310,7 @@ impl RunningProxy {
         options.log = Some(Arc::clone(&log));
         options.on_stdio_end = Some(stdio_hook(name, is_stdio_alone(config), log, end));
         let proxy = Proxy::start(Arc::clone(&stack.stack), listeners, config.resolve, options);
-        let proxy = Arc::new(proxy.map_err(|error| Failure::State(error.to_string()))?);
+        let proxy = Arc::new(proxy.map_err(failed)?);
         let _ = of_pages.set(Arc::downgrade(&proxy));
         let service = Service::start().context(|| "cannot start the threads".into())?;
         let serving = control.serve(&service, &facts, &told, resolver, (level, sender))?;
@@ -390,6 +406,20 @@ mod tests {
     use adit::net::NetError;
 
     use super::*;
+
+    #[test]
+    fn what_cannot_be_had_is_told_by_file_and_line() {
+        let bind = "unix:/nowhere/at/all".parse().expect("a path");
+        for (line, begin) in [(9, "x.conf:9: cannot listen"), (0, "cannot listen")] {
+            let kind = ServiceKind::Sni {
+                bind: Bind::clone(&bind),
+            };
+            let services = [adit_proxy::config::ProxyService { line, kind }];
+            let error = serve::bind(&services).err().expect("there is no folder");
+            let text = refused("x.conf", &error).to_string();
+            assert!(text.starts_with(begin), "{text}");
+        }
+    }
 
     #[test]
     fn what_fails_of_standard_input_and_output_is_told() {

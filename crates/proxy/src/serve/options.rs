@@ -113,11 +113,20 @@ pub enum ServeError {
     Host(io::Error),
 }
 
+impl ServeError {
+    /// The line of the file that it is about, which the text does not name; 0 if it is about none.
+    pub fn line(&self) -> usize {
+        match self {
+            Self::Bind { line, .. } | Self::File { line, .. } | Self::Inner { line, .. } => *line,
+            Self::Host(_) => 0,
+        }
+    }
+}
+
 impl fmt::Display for ServeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Bind { line, bind, error } => {
-                in_line(*line, f)?;
+            Self::Bind { bind, error, .. } => {
                 write!(f, "cannot listen on {bind}: {error}")?;
                 f.write_str(match error.kind() {
                     io::ErrorKind::AddrInUse => ": stop what listens there, or choose another",
@@ -128,23 +137,12 @@ impl fmt::Display for ServeError {
                     _ => "",
                 })
             }
-            Self::File { line, why } => {
-                in_line(*line, f)?;
-                f.write_str(why)
-            }
-            Self::Inner { line, port, error } => {
-                in_line(*line, f)?;
+            Self::File { why, .. } => f.write_str(why),
+            Self::Inner { port, error, .. } => {
                 write!(f, "cannot have port {port} inside the tunnel: {error}")
             }
             Self::Host(error) => write!(f, "the system refused what the proxy needs: {error}"),
         }
-    }
-}
-
-fn in_line(line: usize, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    match line {
-        0 => Ok(()),
-        line => write!(f, "line {line}: "),
     }
 }
 

@@ -183,7 +183,7 @@ fn a_unix_socket_serves_as_a_port_does_and_vanishes() {
     let error = bind(&services).err().expect("it is taken");
     let text = error.to_string();
     assert!(matches!(error, ServeError::Bind { line: 3, .. }), "{text}");
-    assert!(text.contains("line 3") && text.contains("socks"), "{text}");
+    assert!(text.contains("socks"), "{text}");
     drop(place);
     assert!(!path.exists());
     // Another file is left alone.
@@ -203,10 +203,8 @@ fn a_port_that_is_taken_is_named() {
         .err()
         .expect("it is taken");
     let text = error.to_string();
-    assert!(
-        text.starts_with("line 7: cannot listen on 127.0.0.1:"),
-        "{text}"
-    );
+    assert_eq!(error.line(), 7, "{text}");
+    assert!(text.starts_with("cannot listen on 127.0.0.1:"), "{text}");
 }
 
 #[test]
