@@ -156,7 +156,7 @@ fn exchange(clients: &mut ClientLoop, head: &[u8], body: BodyFraming) -> [TcpStr
         fd: fd.into(),
         from: None,
         login: None,
-        is_cut: None,
+        pair: None,
     };
     let requested = Requested {
         is_head: false,

@@ -189,7 +189,7 @@ impl ProxyClient for HttpClient {
                     core.unwatch(&peer.fd);
                     if send_short(&peer.fd, b"HTTP/1.1 200 Connection established\r\n\r\n") {
                         // After the end of the tunnel there is nobody to tell.
-                        let _ = opened.join(peer.fd);
+                        let _ = opened.join(peer.into_joined());
                     }
                 }
                 Step::Done

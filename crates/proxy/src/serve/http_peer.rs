@@ -15,17 +15,34 @@ pub(crate) struct HttpPeer {
     pub(crate) fd: OwnedFd,
     pub(crate) from: Option<SocketAddr>,
     pub(crate) login: Option<Arc<LoginCheck>>,
-    /// Set instead of a reset, where the socket is one of a pair.
-    pub(crate) is_cut: Option<Arc<AtomicBool>>,
+    /// Where the socket is one of a pair, which has no reset.
+    pub(crate) pair: Option<Arc<PairNotes>>,
+}
+
+/// What a pair of sockets does not tell of its end.
+#[derive(Default)]
+pub(crate) struct PairNotes {
+    /// What the client got is cut.
+    pub(crate) is_cut: AtomicBool,
+    /// A stack has the socket: it ends its direction before it closes the socket, but where the connection is cut.
+    pub(crate) is_joined: AtomicBool,
 }
 
 impl HttpPeer {
     /// Has the client see that what it got is not whole, once its socket is closed.
     pub(crate) fn cut(&self) {
-        match &self.is_cut {
-            Some(is_cut) => is_cut.store(true, Ordering::Release),
+        match &self.pair {
+            Some(pair) => pair.is_cut.store(true, Ordering::Release),
             None => reset(&self.fd),
         }
+    }
+
+    /// Its socket, for a stack.
+    pub(crate) fn into_joined(self) -> OwnedFd {
+        if let Some(pair) = &self.pair {
+            pair.is_joined.store(true, Ordering::Release);
+        }
+        self.fd
     }
 }
 

@@ -269,7 +269,7 @@ fn client(
                 fd: arrival.fd,
                 from: arrival.from,
                 login: login.cloned(),
-                is_cut: None,
+                pair: None,
             };
             Box::new(HttpClient::new(peer, false, core))
         }

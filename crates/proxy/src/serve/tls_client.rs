@@ -5,7 +5,7 @@ use std::io::{self, BufRead, Read, Write};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use rustix::event::epoll::EventFlags;
@@ -19,7 +19,7 @@ use super::acceptor::{ClientSocket, From};
 use super::closing::Closing;
 use super::core::{ProxyClient, ServeCore, Step, TURN};
 use super::http_client::HttpClient;
-use super::http_peer::HttpPeer;
+use super::http_peer::{HttpPeer, PairNotes};
 use super::news::ClientToken;
 use super::report::{RefusalReason, ServiceName};
 use super::secret::LoginCheck;
@@ -40,10 +40,11 @@ pub(crate) struct TlsClient {
     login: Option<Arc<LoginCheck>>,
     /// This end of the pair, once the handshake is done.
     plain: Option<OwnedFd>,
-    /// Set where what the client got is cut, since a pair has no reset.
-    is_cut: Arc<AtomicBool>,
+    notes: Arc<PairNotes>,
     /// Nothing more of the client is passed on: it has ended its direction, or the client of HTTP is gone.
     up_is_over: bool,
+    /// That it has ended its direction was passed on.
+    up_is_shut: bool,
     /// It has sent something.
     has_spoken: bool,
     /// The client of HTTP has ended its direction: only what TLS still holds is left to send.
@@ -94,8 +95,9 @@ impl TlsClient {
             tls: Box::new(tls),
             login,
             plain: None,
-            is_cut: Arc::default(),
+            notes: Arc::default(),
             up_is_over: false,
+            up_is_shut: false,
             has_spoken: false,
             down_is_over: false,
             is_shut: false,
@@ -172,6 +174,7 @@ impl TlsClient {
         }
         if !self.up_is_over {
             self.up_is_over = true;
+            self.up_is_shut = true;
             let _ = shutdown(plain, Shutdown::Write);
         }
         Ok(())
@@ -185,15 +188,16 @@ impl TlsClient {
         let Some(plain) = self.plain.as_ref().filter(|_| !self.down_is_over) else {
             return Ok(0);
         };
-        let len = match recv(plain, &mut scratch[..RECORD], RecvFlags::DONTWAIT) {
-            Ok((_, len)) => len,
+        let (len, is_broken) = match recv(plain, &mut scratch[..RECORD], RecvFlags::DONTWAIT) {
+            Ok((_, len)) => (len, false),
             Err(Errno::AGAIN | Errno::INTR) => return Ok(0),
-            Err(_) => 0,
+            // It was closed with something unread.
+            Err(_) => (0, true),
         };
         if len > 0 {
             // It takes all, since there is no limit.
             let _ = self.tls.writer().write_all(&scratch[..len]);
-        } else if self.is_cut.load(Ordering::Acquire) {
+        } else if self.is_cut(plain, is_broken) {
             reset(&self.fd);
             return Err(RefusalReason::Gone);
         } else {
@@ -202,6 +206,15 @@ impl TlsClient {
         }
         self.flush()?;
         Ok(len)
+    }
+
+    /// Whether the end of what is for the client is none that was meant. One of a stack cannot be told from others once
+    /// the client has ended its direction, too.
+    fn is_cut(&self, plain: &OwnedFd, is_broken: bool) -> bool {
+        let is_joined = self.notes.is_joined.load(Ordering::Acquire);
+        // Nothing is sent, and refused where the other end is closed.
+        let is_closed = || is_broken || send_some(plain, &[]).is_err();
+        self.notes.is_cut.load(Ordering::Acquire) || (is_joined && !self.up_is_shut && is_closed())
     }
 
     /// The handshake is done: what the client says from now on is for another one.
@@ -216,7 +229,7 @@ impl TlsClient {
             fd,
             from: self.from,
             login: self.login.clone(),
-            is_cut: Some(Arc::clone(&self.is_cut)),
+            pair: Some(Arc::clone(&self.notes)),
         };
         let client = HttpClient::new(peer, false, core);
         core.arrivals.push(Box::new(client));

@@ -126,6 +126,33 @@ fn a_cut_body_over_tls_does_not_look_complete() {
     let mut client = speak(&place, &[]);
     let request = b"GET http://a.example/ HTTP/1.1\r\n\r\n";
     client.write_all(request).expect("room");
+    let mut server = accept(&listener);
+    let begin = b"HTTP/1.1 200 OK\r\n\r\nhalf";
+    server.write_all(begin).expect("room");
+    head(&mut client);
+    is_cut_by(client, server);
+    wait_until(|| place.proxy.stats().clients == 0);
+}
+
+#[test]
+fn a_reset_passes_to_a_tls_client_of_connect() {
+    let place = Place::new(vec![https()]);
+    let listener = place.far.listen_tcp(80).expect("a port");
+    for has_read in [true, false] {
+        let mut client = connect_to(&place, 80);
+        let mut server = accept(&listener);
+        client.write_all(b"request").expect("room");
+        if has_read {
+            assert_eq!(&read::<7>(&mut server), b"request");
+        }
+        server.write_all(b"half").expect("room");
+        is_cut_by(client, server);
+    }
+    wait_until(|| place.proxy.stats().clients == 0);
+}
+
+/// A connection of a server, as one that can be reset.
+fn accept(listener: &adit::net::TcpListener) -> TcpStream {
     let connection = loop {
         if let Some(connection) = listener.try_accept().expect("open") {
             break connection;
@@ -133,19 +160,19 @@ fn a_cut_body_over_tls_does_not_look_complete() {
         std::thread::sleep(Duration::from_millis(1));
     };
     let near = TcpListener::bind(loopback()).expect("a port");
-    let mut server =
-        TcpStream::connect(near.local_addr().expect("an address")).expect("it listens");
+    let server = TcpStream::connect(near.local_addr().expect("an address")).expect("it listens");
     let joined = near.accept().expect("a connection").0;
     connection.join(joined.into()).expect("it is open");
-    let begin = b"HTTP/1.1 200 OK\r\n\r\nhalf";
-    server.write_all(begin).expect("room");
-    head(&mut client);
+    server
+}
+
+/// The client has half of something. The server resets its connection, which the client is to see.
+fn is_cut_by(mut client: TlsStream, server: TcpStream) {
     assert_eq!(&read::<4>(&mut client), b"half");
     rustix::net::sockopt::set_socket_linger(&server, Some(Duration::ZERO)).expect("a socket");
     drop(server);
     let error = client.read(&mut [0]).expect_err("it is cut");
     assert_eq!(error.kind(), ErrorKind::ConnectionReset);
-    wait_until(|| place.proxy.stats().clients == 0);
 }
 
 /// Another client is served: one that cannot go on has had its turns.
