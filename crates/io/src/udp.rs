@@ -25,6 +25,7 @@ use crate::{
     Arrival, Cut, Filtered, Grace, RecvBatch, SendReport, ShortBuffers, Transmit, UdpSocket,
 };
 
+mod answers;
 mod autotuning;
 pub(crate) mod filter;
 mod gso_fallbacks;
@@ -36,6 +37,7 @@ pub(crate) mod tests;
 
 pub use crate::transmit::UdpState;
 use crate::udp::autotuning::SOCKET_BUFFER;
+pub use answers::AnsweringSocket;
 use autotuning::BufferAutotuning;
 pub use autotuning::MAX_RECEIVE_BUFFER;
 use filter::SocketFilter;

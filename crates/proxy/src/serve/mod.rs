@@ -40,6 +40,8 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::{fmt, io};
 
+use adit_io::udp::AnsweringSocket;
+
 use self::acceptor::{Acceptor, ClientSocket, InnerAcceptor};
 use self::core::{ProxyClient, ServeCore, WaitingPools};
 use self::event_loop::ClientLoop;
@@ -214,7 +216,7 @@ fn begin(
             target,
             inactivity,
         } => Box::new(UdpForward::new(
-            DatagramPort::Host(socket),
+            DatagramPort::Host(AnsweringSocket::new(socket).map_err(ServeError::Host)?),
             target,
             inactivity,
         )),

@@ -7,6 +7,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
+use adit_io::udp::AnsweringSocket;
+use adit_proto::Endpoint;
 use rustix::event::epoll::EventFlags;
 
 use super::core::{DATAGRAMS, ProxyClient, ServeCore, Step};
@@ -28,23 +30,35 @@ const LEAST_PAUSE: Duration = Duration::from_millis(100);
 /// A port on either side.
 pub(crate) enum DatagramPort {
     /// Of this host; it does not wait.
-    Host(UdpSocket),
+    Host(AnsweringSocket),
     /// Inside the tunnel.
     Inner(Box<dyn Datagrams>),
 }
 
 impl DatagramPort {
-    fn recv_from(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
+    fn recv_from(&mut self, buffer: &mut [u8]) -> io::Result<(usize, Endpoint)> {
         match self {
-            Self::Host(socket) => socket.recv_from(buffer),
-            Self::Inner(socket) => socket.recv_from(buffer),
+            Self::Host(socket) => {
+                let (len, mut from) = socket.recv_from(buffer)?;
+                if let Some(asked) = &mut from.src
+                    && !matches!(asked.ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
+                {
+                    // It is the same address whatever interface a datagram came in on.
+                    asked.ifindex = 0;
+                }
+                Ok((len, from))
+            }
+            Self::Inner(socket) => {
+                let received = socket.recv_from(buffer);
+                received.map(|(len, from)| (len, from.into()))
+            }
         }
     }
 
-    fn send_to(&self, payload: &[u8], to: SocketAddr) -> io::Result<usize> {
+    fn send_to(&self, payload: &[u8], to: Endpoint) -> io::Result<()> {
         match self {
             Self::Host(socket) => socket.send_to(payload, to),
-            Self::Inner(socket) => socket.send_to(payload, to),
+            Self::Inner(socket) => socket.send_to(payload, to.addr).map(drop),
         }
     }
 }
@@ -59,7 +73,8 @@ impl AsFd for DatagramPort {
 }
 
 struct UdpPeer {
-    address: SocketAddr,
+    /// Its address, and that of this host to which it sends.
+    address: Endpoint,
     far: DatagramPort,
     last: Instant,
 }
@@ -71,10 +86,10 @@ pub(crate) struct UdpForward {
     target: ProxyEndpoint,
     inactivity: Duration,
     address: Option<(SocketAddr, Instant)>,
-    by_address: HashMap<SocketAddr, usize>,
+    by_address: HashMap<Endpoint, usize>,
     peers: Vec<Option<UdpPeer>>,
     free: Vec<usize>,
-    waiting: Vec<(SocketAddr, HeldDatagram)>,
+    waiting: Vec<(Endpoint, HeldDatagram)>,
     is_asking: bool,
     next_look: Option<Instant>,
 }
@@ -148,7 +163,7 @@ impl UdpForward {
         &mut self,
         core: &mut ServeCore,
         token: ClientToken,
-        from: SocketAddr,
+        from: Endpoint,
         target: SocketAddr,
         payload: &[u8],
     ) {
@@ -159,7 +174,7 @@ impl UdpForward {
         let peer = place.and_then(|place| self.peers[place].as_mut());
         let sent = peer.map(|peer| {
             peer.last = core.now;
-            peer.far.send_to(payload, target)
+            peer.far.send_to(payload, target.into())
         });
         if !matches!(sent, Some(Ok(_))) {
             core.report.dropped_datagram();
@@ -171,12 +186,12 @@ impl UdpForward {
         &mut self,
         core: &mut ServeCore,
         token: ClientToken,
-        address: SocketAddr,
+        address: Endpoint,
         target: SocketAddr,
     ) -> Option<usize> {
         let service = self.service;
         let refuse = |core: &ServeCore, reason| {
-            core.report.refused(service, reason, &address);
+            core.report.refused(service, reason, &address.addr);
             None
         };
         if self.by_address.len() >= CLIENTS {
@@ -247,7 +262,7 @@ impl UdpForward {
             };
             peer.last = core.now;
             // Others than the target have nothing to say to the client.
-            let is_targets = Some(from) == target;
+            let is_targets = Some(from.addr) == target;
             if !is_targets
                 || self
                     .near
@@ -262,14 +277,13 @@ impl UdpForward {
 }
 
 /// A port of this host from which a target can be reached.
-fn host_port(target: SocketAddr) -> io::Result<UdpSocket> {
+fn host_port(target: SocketAddr) -> io::Result<AnsweringSocket> {
     let any: IpAddr = match target {
         SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
         SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
     };
     let socket = UdpSocket::bind((any, 0))?;
-    socket.set_nonblocking(true)?;
-    Ok(socket)
+    AnsweringSocket::new(socket)
 }
 
 impl ProxyClient for UdpForward {

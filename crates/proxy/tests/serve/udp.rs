@@ -170,6 +170,36 @@ fn a_port_of_the_host_is_forwarded_for_several_clients() {
 }
 
 #[test]
+fn answers_come_from_the_address_that_was_asked() {
+    for any in ["0.0.0.0:0", "[::]:0"] {
+        let place = Place::new(vec![ServiceKind::UdpClient {
+            bind: any.parse().expect("an address"),
+            target: target("10.0.0.2", 7),
+            inactivity: PATIENCE,
+        }]);
+        echoes(&place, 7);
+        let bound = place.at[0].expect("an address");
+        let client = local();
+        for last in [2, 3, 2] {
+            let at = SocketAddr::from(([127, 0, 0, last], bound.port()));
+            client.send_to(&[last], at).expect("sent");
+            let mut buffer = [0; 8];
+            let received = client.recv_from(&mut buffer).expect("an answer");
+            assert_eq!((received, buffer[0]), ((1, at), last));
+        }
+        if let Ok(client) = UdpSocket::bind("[::1]:0")
+            && bound.is_ipv6()
+        {
+            client.set_read_timeout(Some(PATIENCE)).expect("a time");
+            let at = SocketAddr::from((std::net::Ipv6Addr::LOCALHOST, bound.port()));
+            client.send_to(b"?", at).expect("sent");
+            let from = client.recv_from(&mut [0; 8]).expect("an answer").1;
+            assert_eq!(from, at);
+        }
+    }
+}
+
+#[test]
 fn a_port_inside_is_forwarded_to_the_host() {
     for host in ["127.0.0.1", "localhost"] {
         let server = local();
