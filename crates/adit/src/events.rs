@@ -158,9 +158,9 @@ impl fmt::Debug for Events {
 
 fn of_engine(event: &engine::Event) -> Option<Event> {
     Some(match *event {
-        engine::Event::Session { peer, endpoint } => Event::Session {
+        engine::Event::Session { peer, last } => Event::Session {
             peer: PublicKey::of(peer),
-            endpoint,
+            endpoint: last.at,
         },
         engine::Event::Roamed { peer, from, to } => Event::Roamed {
             peer: PublicKey::of(peer),

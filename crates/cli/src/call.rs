@@ -5,10 +5,12 @@ use std::fmt::Write as _;
 use std::io::{ErrorKind, Read};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::path::Path;
+use std::time::{Duration, SystemTime};
 
 use adit_ctl::keys;
 use adit_ctl::uapi::{CalledPeers, ClientError, MAX_CALLED, UapiClient};
 use adit_proto::config::{DeviceStatus, PublicKey};
+use adit_proto::{LastSeen, Tai64N};
 use serde::Serialize;
 
 use crate::call::present::Whom;
@@ -18,8 +20,12 @@ use crate::quick;
 
 mod present;
 
-/// Peers, and where each was last, in the order in which they are called.
-type Calls = Vec<(PublicKey, Option<SocketAddr>)>;
+/// Timestamps of a list that are later than this host's clock by more are not believed: a peer would take no
+/// handshake until then.
+const AHEAD: Duration = Duration::from_secs(600);
+
+/// Peers, and what is known of each, in the order in which they are called.
+type Calls = Vec<(PublicKey, LastSeen)>;
 
 pub(crate) fn call(args: &CallArgs) -> Result<()> {
     let name = &args.interface;
@@ -74,7 +80,8 @@ fn call_all(args: &CallArgs, peers: &Calls) -> Result<()> {
     let mut all = CalledPeers::default();
     let mut client = connect(name)?;
     for some in peers.chunks(MAX_CALLED) {
-        let told = client.call_peers(some, args.from);
+        let some: Vec<_> = some.iter().map(|it| believed(*it)).collect();
+        let told = client.call_peers(&some, args.from);
         let told = told.map_err(|error| not_called(name, &error))?;
         all.called += told.called;
         all.here += told.here;
@@ -170,21 +177,32 @@ fn check_address(from: IpAddr) -> Result<()> {
 fn known(status: &DeviceStatus) -> Calls {
     let mut peers: Vec<_> = status.peers.iter().collect();
     peers.sort_by_key(|peer| std::cmp::Reverse(peer.last_handshake));
-    let at = peers.iter().map(|peer| (peer.public_key, peer.endpoint));
-    at.filter(|(_, at)| at.is_some()).collect()
+    let at = peers.iter();
+    at.filter_map(|peer| Some((peer.public_key, LastSeen::at(peer.endpoint?))))
+        .collect()
 }
 
 /// Lines for another host.
 fn list(status: &DeviceStatus) -> String {
     let mut text = String::new();
-    for (key, at) in known(status) {
-        let _ = writeln!(
-            text,
-            "{key}\t{}",
-            at.map_or_else(String::new, |at| at.to_string())
-        );
+    for (key, last) in known(status) {
+        let at = last.at.map_or_else(String::new, |at| at.to_string());
+        let _ = writeln!(text, "{key}\t{at}");
     }
     text
+}
+
+/// Without timestamps that cannot be.
+fn believed((key, last): (PublicKey, LastSeen)) -> (PublicKey, LastSeen) {
+    let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+    let most = Tai64N::from_unix(now + AHEAD);
+    let or_none = |at: Tai64N| if at > most { Tai64N::default() } else { at };
+    let last = LastSeen {
+        at: last.at,
+        sent: or_none(last.sent),
+        received: or_none(last.received),
+    };
+    (key, last)
 }
 
 fn is_stdin(path: &Path) -> bool {
@@ -206,7 +224,8 @@ fn read(path: &Path) -> Result<Calls> {
     parse(&text).map_err(|(line, why)| Failure::Mistake(format!("{shown}:{line}: {why}")))
 }
 
-/// Lines of a public key and an endpoint. One without, as wg(8) writes `(none)`, may be known here.
+/// Lines of a public key and an endpoint. One without, as wg(8) writes `(none)`, may be known here. Behind it may
+/// stand what an agent knows: timestamps, and a gateway.
 fn parse(text: &str) -> std::result::Result<Calls, (usize, &'static str)> {
     let mut peers = Vec::new();
     for (line, number) in text.lines().zip(1..) {
@@ -216,15 +235,24 @@ fn parse(text: &str) -> std::result::Result<Calls, (usize, &'static str)> {
         };
         let key = keys::public_from_base64(key);
         let key = key.ok_or((number, "expected a public key, and where its peer is"))?;
-        let at = match (words.next(), words.next()) {
-            (None | Some("(none)"), None) => None,
-            (Some(at), None) => {
+        let at = match words.next() {
+            None | Some("(none)") => None,
+            Some(at) => {
                 let at = at.parse().ok();
                 Some(at.ok_or((number, "expected ADDRESS:PORT behind the key"))?)
             }
-            _ => return Err((number, "expected nothing behind the endpoint")),
         };
-        peers.push((key, at));
+        let timestamp = |word: Option<&str>| {
+            match word {
+            None | Some("-") => Ok(Tai64N::default()),
+            Some(word) => word.parse().map_err(|_| {
+                let why = "expected nothing behind the endpoint, or @ and 24 digits, as `adit agent` writes them";
+                (number, why)
+            }),
+        }
+        };
+        let [sent, received] = [timestamp(words.next())?, timestamp(words.next())?];
+        peers.push((key, LastSeen { at, sent, received }));
     }
     Ok(peers)
 }
@@ -243,7 +271,7 @@ mod tests {
         let peers = parse(&text).expect("a list");
         let at: Vec<_> = peers
             .iter()
-            .map(|(_, at)| at.map(|at| at.to_string()))
+            .map(|(_, last)| last.at.map(|at| at.to_string()))
             .collect();
         let at: Vec<_> = at.iter().map(Option::as_deref).collect();
         assert_eq!(
@@ -259,6 +287,31 @@ mod tests {
         ] {
             let text = format!("\n{}", wrong.replace("KEY", KEY));
             assert_eq!(parse(&text).expect_err("no list").0, 2, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_list_of_an_agent_has_timestamps_and_the_gateway() {
+        let [sent, received] = [Tai64N([7; 12]), Tai64N([9; 12])];
+        let text = format!(
+            "{KEY}\t192.0.2.1:7\t{sent}\t{received}\ta\n{KEY}\t192.0.2.1:7\t-\t{received}\tb\n"
+        );
+        let peers = parse(&text).expect("a list");
+        let timestamps: Vec<_> = peers.iter().map(|(_, it)| (it.sent, it.received)).collect();
+        assert_eq!(
+            timestamps,
+            [(sent, received), (Tai64N::default(), received)]
+        );
+        // Some of the past and of now; not the year 2100.
+        let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+        for (ahead, is_believed) in [(30, true), (3600, false)] {
+            let sent = Tai64N::from_unix(now + Duration::from_secs(ahead));
+            let last = LastSeen {
+                sent,
+                ..LastSeen::default()
+            };
+            let (_, last) = believed((peers[0].0, last));
+            assert_eq!(last.sent == sent, is_believed, "{ahead}");
         }
     }
 

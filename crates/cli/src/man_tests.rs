@@ -303,6 +303,7 @@ fn every_field_of_an_agents_status_stands_in_its_page() {
     let full = adit_fleet::AgentStatus {
         failure: Some("text".into()),
         last_list: Some(1),
+        held: Some(1),
         just_in_time: Some(adit_fleet::JustInTime::default()),
         refusals: vec![adit_fleet::RefusedRecord {
             record: String::new(),

@@ -2,7 +2,7 @@
 
 use std::any::Any;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use std::time::Duration;
 use adit_io::{IcmpKind, Offloads, TunQueue, UdpSocket};
 use adit_offload::Merged;
 use adit_proto::config::{DeviceChange, DeviceStatus, PublicKey};
-use adit_proto::{DropReason, HandshakeStats, IgnoredKind, PassedKind, PeerCall};
+use adit_proto::{DropReason, HandshakeStats, IgnoredKind, LastSeen, PassedKind, PeerCall};
 
 use crate::shards::queues::Queues;
 use crate::shared::common::Common;
@@ -217,7 +217,7 @@ impl Interface {
         result.recv().map_err(|_| CommandError::Stopping)
     }
 
-    /// Begins handshakes with peers that another host had until now, which were there, from this address
+    /// Begins handshakes with peers that another host had until now, from this address
     /// ([`adit_proto::Device::call`]). Returns what becomes of each. Some thousands take a millisecond, in
     /// which nothing else is configured: the caller bounds how many come at once.
     ///
@@ -226,7 +226,7 @@ impl Interface {
     /// [`CommandError::Stopping`] once the interface ends or another process goes on with it.
     pub fn call(
         &self,
-        peers: Vec<(PublicKey, Option<SocketAddr>)>,
+        peers: Vec<(PublicKey, LastSeen)>,
         from: Option<IpAddr>,
     ) -> Result<Vec<PeerCall>, CommandError> {
         let (answer, result) = sync_channel(1);

@@ -7,7 +7,8 @@
 //! 3. [`Reconciler`]: what the interface lacks, as a sequence of bounded changes, and what each of them brings and
 //!    removes.
 //! 4. [`RuleBook`]: what the packet filter lacks of the ports that records allow.
-//! 5. [`AgentStatus`]: what is told of all this.
+//! 5. [`HeldPeers`]: which gateway has which peer, as they tell each other.
+//! 6. [`AgentStatus`]: what is told of all this.
 //!
 //! Nothing here does I/O.
 
@@ -17,6 +18,7 @@
 mod blocks;
 mod etcd;
 mod etcd_write;
+mod held;
 mod lines;
 mod list;
 mod ports;
@@ -32,6 +34,10 @@ pub use etcd::{
     record_change as etcd_change, token as etcd_token, watch_line, watch_request,
 };
 pub use etcd_write::{delete_request, is_changed, put_request};
+pub use held::{
+    HELD_AT_ONCE, HeldPeer, HeldPeers, LEASE, held_change, hold_request, is_gateway_name,
+    lease as etcd_lease, lease_request,
+};
 pub use lines::{MAX_LINE, ProgramLine};
 pub use list::{ForeignPeers, RecordChange, RecordList};
 pub use ports::{AllowedPorts, FlowRange, RuleElement};

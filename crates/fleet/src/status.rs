@@ -53,6 +53,9 @@ pub struct AgentStatus {
     /// When the source's last whole list was complete: seconds since the Unix epoch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_list: Option<u64>,
+    /// Peers of which it is known which gateway has them, if gateways tell each other.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held: Option<usize>,
     /// What became of unknown peers, if the agent brings peers just in time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub just_in_time: Option<JustInTime>,

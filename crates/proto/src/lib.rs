@@ -132,8 +132,8 @@ pub use allowance::{Access, Allowance, Limit, Limits, counted};
 pub use allowed_ips::AllowedIps;
 pub use device::{
     ActiveEndpoints, ConfigError, Device, FailureReason, HAND_OVER_FORMAT, HandshakeFailure,
-    HandshakeKind, HandshakeOutcome, Import, Liveness, NotImported, NotOpened, NotSealed, Output,
-    PeerCall, PeerEvent, Random, Refusal, Transaction,
+    HandshakeKind, HandshakeOutcome, Import, LastSeen, Liveness, NotImported, NotOpened, NotSealed,
+    Output, PeerCall, PeerEvent, Random, Refusal, Transaction,
 };
 pub use drops::{
     Counter, DropReason, Drops, IgnoredKind, PacketAccounting, PassedKind, packet_accounting,

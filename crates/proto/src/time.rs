@@ -1,3 +1,5 @@
+use std::fmt;
+use std::str::FromStr;
 use std::time::Duration;
 
 use crate::limits::TIMESTAMP_GRAIN;
@@ -29,6 +31,37 @@ impl std::ops::Add<Duration> for Time {
 /// 5.4.2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Tai64N(pub [u8; 12]);
+
+/// As TAI64N labels are written: `@` and 24 hexadecimal digits.
+impl fmt::Display for Tai64N {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("@")?;
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+/// The label is none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoTai64N;
+
+impl FromStr for Tai64N {
+    type Err = NoTai64N;
+
+    fn from_str(text: &str) -> Result<Self, NoTai64N> {
+        let digits = text
+            .strip_prefix('@')
+            .filter(|it| it.len() == 24)
+            .ok_or(NoTai64N)?;
+        let mut bytes = [0; 12];
+        for (byte, at) in bytes.iter_mut().zip((0..).step_by(2)) {
+            let pair = digits.get(at..at + 2).filter(|it| !it.starts_with('+'));
+            *byte = pair
+                .and_then(|it| u8::from_str_radix(it, 16).ok())
+                .ok_or(NoTai64N)?;
+        }
+        Ok(Self(bytes))
+    }
+}
 
 /// The label of 1970-01-01 00:00:00 UTC in seconds: TAI was 10 seconds ahead then, and leap seconds
 /// since are not counted (every implementation of WireGuard counts so).

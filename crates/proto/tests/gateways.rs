@@ -5,7 +5,7 @@ mod common;
 
 use std::net::{IpAddr, SocketAddr};
 
-use adit_proto::{PeerCall, Time};
+use adit_proto::{LastSeen, PeerCall, Time};
 use common::*;
 
 /// A is connected to B, whose place another gateway takes: the second value is A's endpoint.
@@ -21,7 +21,17 @@ fn taken_over(seed: u64) -> (Net, SocketAddr) {
 }
 
 fn call(net: &mut Net, at: Option<SocketAddr>, from: Option<IpAddr>) -> PeerCall {
-    let called = net.hosts[B].device.call(net.now, &public_key(A), at, from);
+    let last = LastSeen {
+        at,
+        ..LastSeen::default()
+    };
+    call_as(net, last, from)
+}
+
+fn call_as(net: &mut Net, last: LastSeen, from: Option<IpAddr>) -> PeerCall {
+    let called = net.hosts[B]
+        .device
+        .call(net.now, &public_key(A), last, from);
     net.drain(B);
     called
 }
@@ -92,7 +102,7 @@ fn peers_that_are_here_and_those_that_nobody_knows_are_not_called() {
     let (mut net, at) = taken_over(53);
     let nobody = net.hosts[B]
         .device
-        .call(net.now, &public_key(7), Some(at), None);
+        .call(net.now, &public_key(7), LastSeen::at(at), None);
     assert_eq!(nobody, PeerCall::IsNoPeer);
     assert_eq!(call(&mut net, None, None), PeerCall::HasNoEndpoint);
     call(&mut net, Some(at), None);
@@ -137,14 +147,20 @@ fn a_peer_that_is_called_often_waits_for_one_call() {
 /// The other gateway's clock is 30 s ahead of that of the one that calls.
 #[test]
 fn a_slow_clock_keeps_a_call_from_those_alone_whom_the_other_gateway_had_just_called() {
-    let slow = |net: &mut Net| {
+    let slow = |net: &mut Net, knows_timestamps: bool| {
         net.hosts[B].skew = -30;
-        let at = net.status(B, A).endpoint;
+        let mut last = LastSeen {
+            at: net.status(B, A).endpoint,
+            ..LastSeen::default()
+        };
+        if knows_timestamps {
+            last = net.told[&B];
+        }
         net.hosts[B].device = device(77);
         let mut change = peer(A, |peer| peer.allowed_ips = vec![add("10.0.0.1/32")]);
         change.private_key = Some(private_key(B));
         net.apply(B, &change);
-        assert_eq!(call(net, at, None), PeerCall::Due);
+        assert_eq!(call_as(net, last, None), PeerCall::Due);
         net.run_for(secs(12));
     };
     let called_before = |seed: u64| {
@@ -160,12 +176,12 @@ fn a_slow_clock_keeps_a_call_from_those_alone_whom_the_other_gateway_had_just_ca
     // The peer began its session itself.
     let mut net = Net::pair(56);
     net.connect();
-    slow(&mut net);
+    slow(&mut net, false);
     assert!(has_session(&net));
 
     // Both calls are refused: the peer has seen a later time. It comes by itself.
     let mut net = called_before(57);
-    slow(&mut net);
+    slow(&mut net, false);
     assert!(!has_session(&net));
     net.send(A, B, b"to the one before");
     net.run_for(secs(20));
@@ -174,6 +190,36 @@ fn a_slow_clock_keeps_a_call_from_those_alone_whom_the_other_gateway_had_just_ca
     // Half a minute after that handshake, the time of the call is later.
     let mut net = called_before(58);
     net.run_for(secs(30));
-    slow(&mut net);
+    slow(&mut net, false);
     assert!(has_session(&net));
+
+    // It is told what the other gateway sent last.
+    let mut net = called_before(59);
+    slow(&mut net, true);
+    assert!(has_session(&net));
+}
+
+/// Whoever recorded an initiation to the other gateway would have this one answer elsewhere.
+#[test]
+fn a_copy_of_an_initiation_to_the_other_gateway_is_refused() {
+    for knows_timestamps in [true, false] {
+        let mut net = Net::pair(60);
+        net.connect();
+        let copy = net.sent(A, "initiation", Time(0));
+        let copy = copy.last().expect("it was sent").clone();
+        net.hosts[B].device = device(77);
+        let mut change = peer(A, |peer| peer.allowed_ips = vec![add("10.0.0.1/32")]);
+        change.private_key = Some(private_key(B));
+        net.apply(B, &change);
+        let mut last = LastSeen::default();
+        if knows_timestamps {
+            last.received = net.told[&B].received;
+        }
+        assert_eq!(call_as(&mut net, last, None), PeerCall::HasNoEndpoint);
+        let start = net.now;
+        net.replay(copy);
+        net.run_for(secs(1));
+        let answers = net.sent(B, "response", start).len();
+        assert_eq!(answers, usize::from(!knows_timestamps));
+    }
 }

@@ -287,7 +287,7 @@ impl Device {
 
     fn handle_event(&mut self, event: PeerEvent) {
         match event {
-            PeerEvent::Session { peer } => self.tell(Event::Session {
+            PeerEvent::Session { peer, .. } => self.tell(Event::Session {
                 peer: PublicKey::of(peer.public_key()),
                 endpoint: peer.endpoint().map(|to| to.addr),
             }),

@@ -1,26 +1,17 @@
 //! Records in etcd.
 //!
 //! 1. List all keys of the prefix, page by page, as of one revision.
-//! 2. Watch from the next revision on. A watch ends after [`WATCH`], so that a member that hangs is noticed, and
-//!    the next one goes on at the revision where it ended: nothing is missed.
+//! 2. Watch from the next revision on. A watch ends after some time, so that a member that hangs is noticed, and the
+//!    next one goes on at the revision where it ended: nothing is missed.
 //! 3. Where revisions are missing, list again. Where a member does not answer, go to the next one.
 //!
 //! An agent that brings peers just in time lists only the records that it follows, and hears only of these.
 //!
-//! What a member says is read in pieces of at most [`MAX_ETCD_ANSWER`], and the records are at most
-//! [`MAX_RECORDS`].
+//! What a member says is read in pieces, and the records are at most [`MAX_RECORDS`].
 
 use std::collections::HashSet;
 use std::convert::Infallible;
-use std::io::{BufRead, BufReader, Read};
 use std::sync::Arc;
-use std::time::Duration;
-
-use adit_fleet::{
-    EtcdAddress, EtcdPair, EtcdRefusal, GETS, MAX_ETCD_ANSWER, PAGE, RecordChange, RecordId,
-    etcd_change, etcd_page, range_request, watch_line, watch_request,
-};
-use zeroize::Zeroizing;
 
 use super::brought::SourceMark;
 use super::dir::{MAX_RECORDS, PIECE};
@@ -28,9 +19,10 @@ use super::etcd_client::{EtcdClient, EtcdMember};
 use super::lookups::{checked, gets};
 use super::news::{NewsSender, PAUSE, SourceNews};
 use super::wanted::WantedRecords;
-
-/// How long a watch is: a member that hangs holds up a change no longer.
-const WATCH: Duration = Duration::from_secs(20);
+use adit_fleet::{
+    EtcdAddress, EtcdPair, EtcdRefusal, GETS, RecordChange, RecordId, etcd_change, etcd_page,
+    range_request,
+};
 
 /// The thread that tells of a store.
 pub(super) struct EtcdSource {
@@ -141,33 +133,9 @@ impl EtcdSource {
     /// Lists all.
     fn list(&mut self, member: &EtcdMember<'_>) -> Result<(), EtcdRefusal> {
         self.ids.clear();
-        let mut behind: Option<(Vec<u8>, i64)> = None;
-        let (mut most, mut has_values) = (PAGE, true);
-        loop {
-            let after = behind.as_ref().map(|(key, at)| (key.as_slice(), *at));
-            let asked = range_request(&self.address.prefix, after, most, has_values);
-            let answer = self.client.ask(member, "kv/range", &asked);
-            let page = match answer.and_then(|answer| etcd_page(&answer, has_values)) {
-                Err(EtcdRefusal::TooLong) if most > 1 => {
-                    most = most.div_ceil(8);
-                    continue;
-                }
-                // One value alone.
-                Err(EtcdRefusal::TooLong) if has_values => {
-                    has_values = false;
-                    continue;
-                }
-                page => page?,
-            };
-            (most, has_values) = ((2 * most).min(PAGE), true);
-            let revision = after.map_or(page.revision, |(_, at)| at);
-            let last = page.pairs.last().map(|(key, _)| key.clone());
-            self.tell(page.pairs)?;
-            match last {
-                Some(last) if page.has_more => behind = Some((last, revision)),
-                _ => return self.listed(revision),
-            }
-        }
+        let (client, prefix) = (Arc::clone(&self.client), self.address.prefix.clone());
+        let revision = client.list(member, &prefix, |pairs| self.tell(pairs))?;
+        self.listed(revision)
     }
 
     /// Lists the records that are followed.
@@ -218,35 +186,18 @@ impl EtcdSource {
 
     /// Tells of changes until the time of the watch is over.
     fn watch(&mut self, member: &EtcdMember<'_>, first: i64) -> Result<(), EtcdRefusal> {
-        let asked = watch_request(&self.address.prefix, first);
-        let body = self.client.stream(member, ("watch", &asked), WATCH)?;
-        let stream = body.into_with_config().limit(u64::MAX).reader();
-        let mut lines = BufReader::new(stream);
-        let mut line = Zeroizing::new(Vec::new());
-        let most = u64::try_from(MAX_ETCD_ANSWER).unwrap_or(u64::MAX);
-        let (mut next, mut has_begun) = (first, false);
-        loop {
-            line.clear();
-            let read = lines.by_ref().take(most).read_until(b'\n', &mut line);
-            match read {
-                Ok(1..) if line.ends_with(b"\n") => {}
-                // A list finds out what is so long.
-                Ok(_) if line.len() >= MAX_ETCD_ANSWER => return Err(EtcdRefusal::Gap),
-                Ok(_) => return Err(EtcdRefusal::Failed("it ended the watch".into())),
-                // Its time is over.
-                Err(error) if has_begun && is_timeout(&error) => return Ok(()),
-                Err(error) => return Err(EtcdRefusal::Failed(error.to_string())),
-            }
-            let changes = watch_line(&line, next)?;
+        let (client, prefix) = (Arc::clone(&self.client), self.address.prefix.clone());
+        let mut has_begun = false;
+        client.watch(member, &prefix, first, |changes| {
             if !std::mem::replace(&mut has_begun, true) {
                 self.has_worked = true;
                 self.news.send(SourceNews::Back);
             }
             self.tell(changes.pairs)?;
-            next = changes.next;
-            self.seen = self.seen.max(next - 1);
-            self.next = Some(next);
-        }
+            self.seen = self.seen.max(changes.next - 1);
+            self.next = Some(changes.next);
+            Ok(())
+        })
     }
 
     fn tell(&mut self, pairs: Vec<EtcdPair>) -> Result<(), EtcdRefusal> {
@@ -276,10 +227,4 @@ impl EtcdSource {
         }
         Ok(())
     }
-}
-
-fn is_timeout(error: &std::io::Error) -> bool {
-    let inner = error.get_ref();
-    let inner = inner.and_then(|inner| inner.downcast_ref::<ureq::Error>());
-    error.kind() == std::io::ErrorKind::TimedOut || matches!(inner, Some(ureq::Error::Timeout(_)))
 }

@@ -1,9 +1,13 @@
 //! Requests to the members of etcd, over its JSON gateway.
 
+use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::time::Duration;
 
-use adit_fleet::{EtcdAddress, EtcdRefusal, MAX_ETCD_ANSWER, etcd_token};
+use adit_fleet::{
+    EtcdAddress, EtcdChanges, EtcdPair, EtcdRefusal, MAX_ETCD_ANSWER, PAGE, etcd_page, etcd_token,
+    range_request, watch_line, watch_request,
+};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
@@ -18,6 +22,9 @@ use crate::failure::{self, Failure, bail};
 const TO_CONNECT: Duration = Duration::from_secs(2);
 /// How long to look its name up, and how long it may take to answer.
 const TO_ANSWER: Duration = Duration::from_secs(5);
+
+/// How long a watch is: a member that hangs holds up a change no longer.
+const WATCH: Duration = Duration::from_secs(20);
 
 /// How members are asked.
 pub(super) struct EtcdClient {
@@ -109,6 +116,75 @@ impl EtcdClient {
         Err(refusal)
     }
 
+    /// Lists all keys of a prefix as of one revision, which is returned, a page at a time.
+    pub(super) fn list(
+        &self,
+        member: &EtcdMember<'_>,
+        prefix: &str,
+        mut tell: impl FnMut(Vec<EtcdPair>) -> Result<(), EtcdRefusal>,
+    ) -> Result<i64, EtcdRefusal> {
+        let mut behind: Option<(Vec<u8>, i64)> = None;
+        let (mut most, mut has_values) = (PAGE, true);
+        loop {
+            let after = behind.as_ref().map(|(key, at)| (key.as_slice(), *at));
+            let asked = range_request(prefix, after, most, has_values);
+            let answer = self.ask(member, "kv/range", &asked);
+            let page = match answer.and_then(|answer| etcd_page(&answer, has_values)) {
+                Err(EtcdRefusal::TooLong) if most > 1 => {
+                    most = most.div_ceil(8);
+                    continue;
+                }
+                // One value alone.
+                Err(EtcdRefusal::TooLong) if has_values => {
+                    has_values = false;
+                    continue;
+                }
+                page => page?,
+            };
+            (most, has_values) = ((2 * most).min(PAGE), true);
+            let revision = after.map_or(page.revision, |(_, at)| at);
+            let last = page.pairs.last().map(|(key, _)| key.clone());
+            tell(page.pairs)?;
+            match last {
+                Some(last) if page.has_more => behind = Some((last, revision)),
+                _ => return Ok(revision),
+            }
+        }
+    }
+
+    /// Tells of changes of a prefix from a revision on, for [`WATCH`]: once it has begun, and then as they come.
+    pub(super) fn watch(
+        &self,
+        member: &EtcdMember<'_>,
+        prefix: &str,
+        first: i64,
+        mut tell: impl FnMut(EtcdChanges) -> Result<(), EtcdRefusal>,
+    ) -> Result<(), EtcdRefusal> {
+        let asked = watch_request(prefix, first);
+        let body = self.stream(member, ("watch", &asked), WATCH)?;
+        let stream = body.into_with_config().limit(u64::MAX).reader();
+        let mut lines = BufReader::new(stream);
+        let mut line = Zeroizing::new(Vec::new());
+        let most = u64::try_from(MAX_ETCD_ANSWER).unwrap_or(u64::MAX);
+        let (mut next, mut has_begun) = (first, false);
+        loop {
+            line.clear();
+            let read = lines.by_ref().take(most).read_until(b'\n', &mut line);
+            match read {
+                Ok(1..) if line.ends_with(b"\n") => {}
+                // A list finds out what is so long.
+                Ok(_) if line.len() >= MAX_ETCD_ANSWER => return Err(EtcdRefusal::Gap),
+                Ok(_) => return Err(EtcdRefusal::Failed("it ended the watch".into())),
+                // Its time is over.
+                Err(error) if has_begun && is_timeout(&error) => return Ok(()),
+                Err(error) => return Err(EtcdRefusal::Failed(error.to_string())),
+            }
+            let changes = watch_line(&line, next)?;
+            (has_begun, next) = (true, changes.next);
+            tell(changes)?;
+        }
+    }
+
     /// The answer to a request, as it comes, for at most this time.
     pub(super) fn stream(
         &self,
@@ -138,6 +214,12 @@ impl EtcdClient {
         let answer = body.into_with_config().limit(most).read_to_vec();
         answer.map(Zeroizing::new).map_err(failed)
     }
+}
+
+fn is_timeout(error: &std::io::Error) -> bool {
+    let inner = error.get_ref();
+    let inner = inner.and_then(|inner| inner.downcast_ref::<ureq::Error>());
+    error.kind() == std::io::ErrorKind::TimedOut || matches!(inner, Some(ureq::Error::Timeout(_)))
 }
 
 fn failed(error: ureq::Error) -> EtcdRefusal {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use adit_ctl::keys::public_from_base64;
 use adit_ctl::status::{self, EventJson, EventKind};
 
+use super::held::HeldNews;
 use super::news::{InterfaceNews, NewsSender};
 use super::wanted::Stranger;
 
@@ -15,11 +16,19 @@ const LOOK: Duration = Duration::from_millis(100);
 /// Longest line: as `adit events` has it.
 const MAX_LINE: u64 = 64 << 10;
 
-/// Follows the events of an interface, for good. Unknown peers are for the thread that looks them up, if there is one.
-pub(super) fn follow(interface: &str, news: &NewsSender, strangers: Option<&SyncSender<Stranger>>) {
+/// Follows the events of an interface, for good. Unknown peers are for the thread that looks them up, and sessions for
+/// the one that writes them to a store, if there are such threads.
+pub(super) fn follow(
+    interface: &str,
+    news: &NewsSender,
+    strangers: Option<&SyncSender<Stranger>>,
+    held: Option<&SyncSender<HeldNews>>,
+) {
     loop {
         if let Ok(stream) = status::listen(interface) {
             news.send_interface(InterfaceNews::There);
+            // What was not told is to be looked for.
+            let mut is_behind = true;
             let mut reader = BufReader::new(stream);
             let mut line = Vec::new();
             loop {
@@ -33,6 +42,11 @@ pub(super) fn follow(interface: &str, news: &NewsSender, strangers: Option<&Sync
                 };
                 if is_of_others(&event) {
                     news.send_interface(InterfaceNews::Changed);
+                }
+                if let Some(held) = held {
+                    let one = HeldNews::of(&event);
+                    is_behind |= one.is_some_and(|one| held.try_send(one).is_err());
+                    is_behind = is_behind && held.try_send(HeldNews::Look).is_err();
                 }
                 if let (Some(strangers), Some(stranger)) = (strangers, stranger(&event)) {
                     // Where it is full, the peer tries again.

@@ -7,6 +7,8 @@ use std::time::Instant;
 
 use adit_fleet::{EtcdAddress, EtcdRefusal, GETS, RecordChange, RecordId, etcd_gets, gets_request};
 
+use adit_proto::LastSeen;
+
 use super::etcd_client::{EtcdClient, EtcdMember};
 use super::news::{NewsSender, SourceNews};
 use super::wanted::{Stranger, WantedRecords};
@@ -61,7 +63,9 @@ impl Lookups {
         let there: HashSet<RecordId> = found.iter().map(|(id, _)| RecordId::clone(id)).collect();
         self.wanted.answered(Instant::now(), selected, &there);
         let calls = selected.iter().filter(|(id, _)| there.contains(*id));
-        let calls = calls.map(|(_, it)| (it.key, Some(it.from))).collect();
+        let calls = calls
+            .map(|(_, it)| (it.key, LastSeen::at(it.from)))
+            .collect();
         // Also without any: the status counts those that are missing.
         self.news.send(SourceNews::Found(found, calls));
         Ok(())

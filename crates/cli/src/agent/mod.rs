@@ -12,7 +12,8 @@
 //! 3. has `adit_fleet` say what the interface lacks, and makes these changes over the control socket (`apply`), and lets
 //!    peers go that came just in time (`evict`);
 //! 4. has another process keep the packet filter to the ports that records allow, before and after (`rules`, `filter`);
-//! 5. replaces the file with its status (`report`).
+//! 5. with `--write-back`, has two threads tell other gateways which peers are here, and keep what these tell (`held`);
+//! 6. replaces the file with its status (`report`).
 //!
 //! It may be killed at any time: what it is about to bring is written down before.
 
@@ -26,8 +27,10 @@ mod exec;
 pub(crate) mod filter;
 mod folder;
 mod follow;
+pub(crate) mod held;
 mod lookups;
 mod news;
+mod preshared;
 pub(crate) mod program;
 mod records;
 mod report;

@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeSet, HashSet};
 use std::ffi::OsString;
-use std::net::SocketAddr;
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
 use adit_fleet::{RecordChange, RecordId};
+use adit_proto::LastSeen;
 use adit_proto::config::PublicKey;
 
 use super::brought::SourceMark;
@@ -23,10 +23,7 @@ pub(super) enum SourceNews {
     /// Of these records.
     Changes(Vec<(RecordId, RecordChange)>),
     /// Of records that unknown peers were looked up for, and where these peers are.
-    Found(
-        Vec<(RecordId, RecordChange)>,
-        Vec<(PublicKey, Option<SocketAddr>)>,
-    ),
+    Found(Vec<(RecordId, RecordChange)>, Vec<(PublicKey, LastSeen)>),
     /// It has these, and no others; and what tells it from another source, if anything does.
     Listed(HashSet<RecordId>, Option<SourceMark>),
     /// It cannot be read.
@@ -39,6 +36,10 @@ pub(super) enum SourceNews {
     Ended(String),
     /// These files with preshared keys changed; `None` for all.
     KeyFiles(Option<BTreeSet<OsString>>),
+    /// Gateways have told which peers they have.
+    Held,
+    /// Why this gateway cannot tell; `None`: it can again.
+    NotHeld(Option<String>),
 }
 
 /// The interface has news.

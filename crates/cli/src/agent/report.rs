@@ -61,6 +61,10 @@ pub(crate) const FIELDS: &[(&str, &str)] = &[
         "When the last whole list was complete: seconds since the Unix epoch. Absent before the first.",
     ),
     (
+        "held",
+        "With `--write-back`: peers of which it is known which gateway has them, this one included.",
+    ),
+    (
         "just_in_time.found",
         "With `--just-in-time`: unknown peers that the store had.",
     ),
@@ -165,6 +169,10 @@ fn told(status: &AgentStatus) -> String {
             text += "the first whole list is not complete: nothing is removed\n"
         }
         _ => {}
+    }
+    if let Some(held) = status.held {
+        let peers = count(held, "peer");
+        _ = writeln!(text, "gateways have told where {peers} are");
     }
     if let Some(counts) = status.just_in_time {
         _ = writeln!(

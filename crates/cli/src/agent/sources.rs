@@ -13,11 +13,14 @@ use super::etcd_client::EtcdClient;
 use super::exec::ProgramSource;
 use super::folder::{FolderIdentity, FolderNews, WatchedFolder};
 use super::follow;
+use super::held::WriteBack;
 use super::lookups::Lookups;
 use super::news::{NewsSender, PAUSE, SourceNews};
 use super::wanted::WantedRecords;
 use crate::failure::{Context, Result};
 
+/// Sessions that wait: those of some seconds, when the peers of another gateway come.
+const HELD: usize = 8192;
 /// Unknown peers that wait: those that an interface tells of in half a second.
 const STRANGERS: usize = 256;
 
@@ -27,20 +30,20 @@ pub(super) enum OpenSource {
     Dir(WatchedFolder, Option<FolderIdentity>),
     /// The process that runs the program.
     Exec(Child),
-    /// And what asks for unknown peers.
-    Etcd(Box<EtcdSource>, Option<Lookups>),
+    /// And what asks for unknown peers, and what tells which peers are here.
+    Etcd(Box<EtcdSource>, Option<Lookups>, Option<Box<WriteBack>>),
 }
 
 impl OpenSource {
     /// `before` is what was listed last, and whether that has brought peers.
     pub(super) fn of_etcd(
         address: &EtcdAddress,
-        client: EtcdClient,
+        client: Arc<EtcdClient>,
         news: &NewsSender,
         wanted: Option<Arc<WantedRecords>>,
         before: (Option<&SourceMark>, bool),
+        write_back: Option<WriteBack>,
     ) -> Self {
-        let client = Arc::new(client);
         let lookups = wanted.clone().map(|wanted| Lookups {
             address: address.clone(),
             client: Arc::clone(&client),
@@ -48,7 +51,7 @@ impl OpenSource {
             wanted,
         });
         let source = EtcdSource::new(address.clone(), client, news.clone(), wanted, before);
-        Self::Etcd(Box::new(source), lookups)
+        Self::Etcd(Box::new(source), lookups, write_back.map(Box::new))
     }
 
     /// Starts the threads that tell. What is returned is for a source to be kept.
@@ -60,9 +63,11 @@ impl OpenSource {
     ) -> Result<Option<Child>> {
         let (interface, sender) = (interface.to_owned(), news.clone());
         let (strangers, receiver) = sync_channel(STRANGERS);
-        let strangers = matches!(self, Self::Etcd(_, Some(_))).then_some(strangers);
+        let strangers = matches!(self, Self::Etcd(_, Some(_), _)).then_some(strangers);
+        let (held, told) = sync_channel(HELD);
+        let held = matches!(self, Self::Etcd(.., Some(_))).then_some(held);
         start_thread("adit-follow", move || {
-            follow::follow(&interface, &sender, strangers.as_ref())
+            follow::follow(&interface, &sender, strangers.as_ref(), held.as_ref())
         })?;
         if let Some(keys) = keys {
             let sender = news.clone();
@@ -80,10 +85,15 @@ impl OpenSource {
                 }
                 return Ok(Some(child));
             }
-            Self::Etcd(source, lookups) => {
+            Self::Etcd(source, lookups, write_back) => {
                 start_thread("adit-source", move || source.work())?;
                 if let Some(lookups) = lookups {
                     start_thread("adit-lookups", move || lookups.work(&receiver))?;
+                }
+                if let Some(write_back) = write_back {
+                    let reader = write_back.clone();
+                    start_thread("adit-held", move || reader.read())?;
+                    start_thread("adit-write-back", move || write_back.write(&told))?;
                 }
             }
         }

@@ -1,18 +1,15 @@
 //! The process that does the work of an agent.
 
 use std::collections::HashMap;
-use std::ffi::OsStr;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
 use adit_ctl::uapi::{MAX_CALLED, UapiClient};
-use adit_fleet::{
-    AgentStatus, PeerRecord, Reconciler, RecordChange, RecordId, SCHEMA, SourceState, preshared_key,
-};
+use adit_fleet::{AgentStatus, HeldPeers, Reconciler, RecordChange, RecordId, SCHEMA, SourceState};
+use adit_proto::LastSeen;
 use adit_proto::config::PublicKey;
 use rustix::process::Signal;
 
@@ -21,8 +18,10 @@ use super::brought::{BroughtFile, SourceMark, lock_of};
 use super::etcd_client::EtcdClient;
 use super::evict::{self, Eviction};
 use super::exec;
-use super::folder::{FolderIdentity, WatchedFolder, explain, read_file};
+use super::folder::{FolderIdentity, WatchedFolder};
+use super::held::{self, HeldFile, WriteBack};
 use super::news::{AgentNews, BEGIN_ANEW, InterfaceNews, NewsSender, PAUSE, SourceNews};
+use super::preshared::PresharedKeys;
 use super::report;
 use super::rules::PeerRules;
 use super::sources::OpenSource;
@@ -40,8 +39,6 @@ const TOGETHER: usize = 64;
 const REFUSED: Duration = Duration::from_secs(30);
 /// How long another agent, which was asked to end, may take for that.
 const TO_END: Duration = Duration::from_secs(2);
-/// Longest file with a preshared key: that, and spaces around it.
-const MAX_KEY_FILE: usize = 4096;
 
 pub(super) fn work(args: &ServeAgentArgs) -> Result<ExitCode> {
     let name = &args.interface;
@@ -51,13 +48,7 @@ pub(super) fn work(args: &ServeAgentArgs) -> Result<ExitCode> {
     let _ = rustix::thread::set_name(c"adit-agent");
     adit_sandbox::register("adit-agent");
     let group = status_group(args.status_group.as_deref())?;
-    if args.just_in_time && !matches!(args.source, AgentSource::Etcd(_)) {
-        bail!(
-            Mistake,
-            "--just-in-time asks a store for each peer, and {} is none: leave it out, or name an etcd: source",
-            args.source
-        );
-    }
+    args.check()?;
     let lock = lock_of(&args.state, name, group);
     let lock = lock.context(|| format!("cannot write to {}", args.state.display()))?;
     let until = Instant::now() + TO_END;
@@ -91,6 +82,7 @@ pub(super) fn work(args: &ServeAgentArgs) -> Result<ExitCode> {
         let ids = brought.values().map(RecordId::clone);
         Arc::new(WantedRecords::new(ids))
     });
+    let held = Arc::<Mutex<HeldPeers>>::default();
     let mut worker = AgentWorker {
         wanted,
         eviction: Eviction::default(),
@@ -100,10 +92,11 @@ pub(super) fn work(args: &ServeAgentArgs) -> Result<ExitCode> {
         status,
         state_dir: args.state.clone(),
         group,
-        key_dir: args.psk_dir.clone(),
-        with_keys: HashMap::new(),
+        keys: PresharedKeys::new(args.psk_dir.clone()),
         told: HashMap::new(),
-        failures: [const { None }; 4],
+        failures: [const { None }; 6],
+        held: (args.write_back.is_some())
+            .then(|| HeldFile::new(&held, held::path(&args.state, name), group)),
         is_look_due: false,
         written: None,
         rules: PeerRules::start(args)?,
@@ -129,8 +122,18 @@ pub(super) fn work(args: &ServeAgentArgs) -> Result<ExitCode> {
         AgentSource::Etcd(address) => {
             let before = (mark.as_ref(), has_brought);
             let wanted = worker.wanted.clone();
-            let client = EtcdClient::new(&args.tls, address)?;
-            OpenSource::of_etcd(address, client, &news, wanted, before)
+            let client = Arc::new(EtcdClient::new(&args.tls, address)?);
+            let write_back = args.write_back.as_ref();
+            let write_back = write_back.map(|prefix| WriteBack {
+                interface: name.clone(),
+                address: address.clone(),
+                prefix: prefix.clone(),
+                gateway: args.gateway_name(),
+                client: Arc::clone(&client),
+                news: news.clone(),
+                held: Arc::clone(&held),
+            });
+            OpenSource::of_etcd(address, client, &news, wanted, before, write_back)
         }
     };
     // Not before: a program gets no further group.
@@ -169,20 +172,21 @@ struct AgentWorker {
     wanted: Option<Arc<WantedRecords>>,
     eviction: Eviction,
     /// Peers that are to be called as soon as they are brought, and where they are.
-    calls: Vec<(PublicKey, Option<SocketAddr>)>,
+    calls: Vec<(PublicKey, LastSeen)>,
     reconciler: Reconciler,
     applier: Applier,
     status: AgentStatus,
     state_dir: PathBuf,
     /// Who may read the status.
     group: Option<u32>,
-    key_dir: Option<PathBuf>,
-    /// The records that name a file with a preshared key.
-    with_keys: HashMap<RecordId, PeerRecord>,
+    keys: PresharedKeys,
     /// The refusals that were told.
     told: HashMap<RecordId, String>,
-    /// Why the source, the interface, its names, and the status are not as they should be.
-    failures: [Option<String>; 4],
+    /// Why the source, the interface, its names, what is written back, the file of it and the status are not as they
+    /// should be.
+    failures: [Option<String>; 6],
+    /// Which gateway has which peer.
+    held: Option<HeldFile>,
     is_look_due: bool,
     /// The status that the file has.
     written: Option<AgentStatus>,
@@ -213,7 +217,8 @@ impl AgentWorker {
         let mut retry: Option<Instant> = None;
         let mut evict = self.wanted.is_some().then(|| Instant::now() + evict::EVERY);
         loop {
-            let next = retry.into_iter().chain(evict).min();
+            let held = self.held.as_ref().and_then(HeldFile::deadline);
+            let next = retry.into_iter().chain(evict).chain(held).min();
             let wait = next.map(|at| at.saturating_duration_since(Instant::now()));
             let first = match wait {
                 None => news.recv().map_err(|_| RecvTimeoutError::Disconnected),
@@ -264,6 +269,7 @@ impl AgentWorker {
                 Brought::NotAll => Some(retry.filter(|at| *at > now).unwrap_or(now + REFUSED)),
             };
             self.call();
+            self.keep_held(now);
             report::tell_refusals(&self.status.interface, &mut self.reconciler, &mut self.told);
             self.report();
         }
@@ -282,7 +288,7 @@ impl AgentWorker {
         let list = self.reconciler.list();
         let gone = self.eviction.gone(times, wanted.ids(), list, &status);
         wanted.evict(&gone);
-        gone.iter().for_each(|id| drop(self.with_keys.remove(id)));
+        self.keys.forget(&gone);
         self.rules.forget(&gone);
         let gone = gone.into_iter().map(|id| (id, RecordChange::Delete));
         self.reconciler.change(gone);
@@ -296,6 +302,14 @@ impl AgentWorker {
                 let _ = client.call_peers(calls, None);
             }
         }
+    }
+
+    /// Writes down which gateway has which peer, if it is time.
+    fn keep_held(&mut self, now: Instant) {
+        let Some(file) = &mut self.held else { return };
+        let written = file.write(now).err();
+        let why = written.map(|error| format!("cannot write where peers are: {error}"));
+        self.fail(4, why);
     }
 
     fn take(&mut self, news: SourceNews) -> Result<()> {
@@ -314,7 +328,7 @@ impl AgentWorker {
                     .into_iter()
                     .filter(is_wanted)
                     .map(|(id, change)| {
-                        let change = self.with_key(&id, change);
+                        let change = self.keys.read(&id, change);
                         (id, change)
                     })
                     .collect();
@@ -322,7 +336,7 @@ impl AgentWorker {
                 self.reconciler.change(changes);
             }
             SourceNews::Listed(ids, mark) => {
-                self.with_keys.retain(|id, _| ids.contains(id));
+                self.keys.retain(&ids);
                 self.rules.retain(&ids);
                 self.reconciler.listed(&ids);
                 self.fail(0, None);
@@ -338,14 +352,8 @@ impl AgentWorker {
                 self.fail(0, Some(why));
             }
             SourceNews::KeyFiles(names) => {
-                let is_named = |record: &PeerRecord| {
-                    let file = record.preshared_key_file.as_deref().map(OsStr::new);
-                    (names.as_ref()).is_none_or(|names| file.is_some_and(|it| names.contains(it)))
-                };
-                let named = self.with_keys.iter().filter(|(_, record)| is_named(record));
-                let put = |record: &PeerRecord| RecordChange::Put(Box::new(record.clone()));
-                let changes = named.map(|(id, record)| (RecordId::clone(id), put(record)));
-                return self.take(SourceNews::Changes(changes.collect()));
+                let changes = self.keys.of_files(names.as_ref());
+                return self.take(SourceNews::Changes(changes));
             }
             SourceNews::Back => {
                 self.fail(0, None);
@@ -353,36 +361,16 @@ impl AgentWorker {
                     self.status.state = SourceState::Listed;
                 }
             }
+            SourceNews::Held => {
+                if let Some(file) = &mut self.held {
+                    file.changed();
+                }
+            }
+            SourceNews::NotHeld(why) => self.fail(3, why),
             // The caller's.
             SourceNews::Replaced | SourceNews::Ended(_) => {}
         }
         Ok(())
-    }
-
-    /// Reads the preshared key that a record names.
-    fn with_key(&mut self, id: &RecordId, change: RecordChange) -> RecordChange {
-        let RecordChange::Put(mut record) = change else {
-            self.with_keys.remove(id);
-            return change;
-        };
-        let Some(file) = record.preshared_key_file.clone() else {
-            self.with_keys.remove(id);
-            return RecordChange::Put(record);
-        };
-        self.with_keys
-            .insert(RecordId::clone(id), (*record).clone());
-        let Some(dir) = &self.key_dir else {
-            let why = "PresharedKeyFile: the agent was started without --psk-dir, the folder of such files";
-            return RecordChange::Bad(why.into());
-        };
-        let read = read_file(&dir.join(&file), MAX_KEY_FILE).map_err(|error| explain(&error));
-        match read.and_then(|text| preshared_key(&text)) {
-            Ok(key) => {
-                record.preshared_key = Some(key);
-                RecordChange::Put(record)
-            }
-            Err(why) => RecordChange::Bad(format!("PresharedKeyFile {file}: {why}")),
-        }
     }
 
     fn interface(&mut self, news: InterfaceNews) {
@@ -457,6 +445,8 @@ impl AgentWorker {
             (None, 0) => say!("adit: {name}: {source}: it can be read again"),
             (None, 1) => say!("adit: {name}: the interface takes changes again"),
             (None, 2) => say!("adit: {name}: endpoints that are names are looked up"),
+            (None, 3) => say!("adit: {name}: the store is told again which peers are here"),
+            (None, 4) => say!("adit: {name}: where peers are can be written again"),
             (None, _) => say!("adit: {name}: the status can be written again"),
         }
         self.failures[what] = why;
@@ -465,7 +455,7 @@ impl AgentWorker {
     /// Replaces the status, if it is another one.
     fn report(&mut self) {
         let list = self.reconciler.list();
-        let failures = self.failures[..3].iter().flatten();
+        let failures = self.failures[..5].iter().flatten();
         let mut failures = failures.chain(self.rules.failure());
         let new = AgentStatus {
             failure: failures.next().cloned(),
@@ -473,6 +463,7 @@ impl AgentWorker {
             applied: self.reconciler.applied(),
             refused: list.refused().len(),
             refusals: report::first_refusals(list),
+            held: self.held.as_ref().map(HeldFile::len),
             just_in_time: self.wanted.as_ref().map(|wanted| wanted.counts()),
             ..self.status.clone()
         };
@@ -483,7 +474,7 @@ impl AgentWorker {
                 .err()
                 .map(|error| format!("cannot write the status: {error}"));
             self.written = Some(new).filter(|_| error.is_none());
-            self.fail(3, error);
+            self.fail(5, error);
         }
     }
 }

@@ -2,11 +2,13 @@
 
 use std::path::PathBuf;
 
-use adit_fleet::EtcdAddress;
+use adit_ctl::text::is_printable;
+use adit_fleet::{EtcdAddress, is_gateway_name};
 use clap::builder::TypedValueParser;
 use clap::{Args, Subcommand};
 
 use super::values::interface_name;
+use crate::failure::{self, bail};
 
 /// Where agents keep what they brought, and their status.
 pub(crate) const AGENT_DIR: &str = "/run/adit-agent";
@@ -65,6 +67,13 @@ pub(crate) struct ServeAgentArgs {
     /// named PREFIX and its public key
     #[arg(long)]
     pub(crate) just_in_time: bool,
+    /// Tell other gateways which peers are here and where, by keys of this prefix in the etcd of the source, and
+    /// keep what they tell in STATE/INTERFACE.endpoints, for `adit call`
+    #[arg(long, value_name = "PREFIX")]
+    pub(crate) write_back: Option<String>,
+    /// What this gateway is called there, instead of the name of the host
+    #[arg(long, value_name = "NAME", requires = "write_back")]
+    pub(crate) gateway: Option<String>,
     /// Arguments of the program of exec:
     #[arg(last = true, value_name = "ARGUMENT")]
     pub(crate) arguments: Vec<String>,
@@ -74,6 +83,57 @@ pub(crate) struct ServeAgentArgs {
 }
 
 impl ServeAgentArgs {
+    /// What clap cannot tell.
+    pub(crate) fn check(&self) -> failure::Result<()> {
+        let AgentSource::Etcd(address) = &self.source else {
+            let option = match (self.just_in_time, &self.write_back) {
+                (true, _) => "--just-in-time asks a store for each peer",
+                (_, Some(_)) => "--write-back writes to a store",
+                _ => return Ok(()),
+            };
+            bail!(
+                Mistake,
+                "{option}, and {} is none: leave it out, or name an etcd: source",
+                self.source
+            );
+        };
+        let Some(prefix) = &self.write_back else {
+            return Ok(());
+        };
+        if prefix.is_empty() || !prefix.chars().all(is_printable) {
+            bail!(
+                Mistake,
+                "--write-back takes what keys begin with, as wg0-held/"
+            );
+        }
+        if prefix.starts_with(&address.prefix) || address.prefix.starts_with(prefix) {
+            bail!(
+                Mistake,
+                "--write-back {prefix}: the keys would be among those of the source, which begin with {}: take another prefix",
+                address.prefix
+            );
+        }
+        let gateway = self.gateway_name();
+        if !is_gateway_name(&gateway) {
+            bail!(
+                Mistake,
+                "\"{gateway}\" is no name of a gateway: --gateway takes 1 to 64 bytes that can be printed, without spaces"
+            );
+        }
+        Ok(())
+    }
+
+    /// What this gateway calls itself.
+    pub(crate) fn gateway_name(&self) -> String {
+        let host = || {
+            rustix::system::uname()
+                .nodename()
+                .to_string_lossy()
+                .into_owned()
+        };
+        self.gateway.clone().unwrap_or_else(host)
+    }
+
     pub(crate) fn has_sandbox(&self) -> bool {
         let variable = std::env::var_os("ADIT_NO_SANDBOX").unwrap_or_default();
         let is_set = clap::builder::FalseyValueParser::new().parse_ref(

@@ -71,6 +71,16 @@ pub(super) fn page(roff: &mut Roff) {
          begin anything with a peer that is not there. Keys that etcd does not have are asked for again after 10 \
          seconds, or when their record comes. There are at most 100 such look-ups a second, 20 for one address.",
     );
+    more(
+        roff,
+        "Several gateways",
+        "with `--write-back PREFIX`, the agent writes to the key PREFIX and the public key of a peer when a session with it \
+         begins, or it moves: the name of the gateway, the endpoint, and the times of the last initiations both ways. It \
+         follows these keys, and keeps what all gateways wrote in `STATE/INTERFACE.endpoints`, the latest sessions first, \
+         for `adit call --endpoints`. The file is written each second at most, or each 50 microseconds for each of its \
+         lines, and stays while etcd is away. A key is removed a day after it was written. This takes a user who may also \
+         write these keys.",
+    );
     paragraph(
         roff,
         "A RECORD as JSON is an object with `public_key`, `allowed_ips` (a list) and, where there are any, `name`, `endpoint`, \
@@ -119,6 +129,10 @@ pub(super) fn page(roff: &mut Roff) {
             (
                 "adit agent wg0 --source etcd:http://127.0.0.1:2379/wg0/ --just-in-time",
                 "Each peer comes with its first handshake.",
+            ),
+            (
+                "adit agent wg0 --source etcd:http://127.0.0.1:2379/wg0/ --write-back wg0-held/",
+                "Other gateways learn which peers are here, for `adit call`.",
             ),
             (
                 "adit agent status wg0",

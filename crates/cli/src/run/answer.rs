@@ -1,7 +1,7 @@
 //! Answers of the sockets of an interface.
 
 use std::collections::{BTreeMap, HashSet};
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::{Arc, Weak};
 use std::time::SystemTime;
 
@@ -12,7 +12,7 @@ use adit_io::Offloads;
 use adit_io::helper;
 use adit_io::tun::Tun;
 use adit_proto::config::{DeviceChange, DeviceStatus, PublicKey};
-use adit_proto::{Allowance, PeerCall};
+use adit_proto::{Allowance, LastSeen, PeerCall};
 use rustix::io::Errno;
 
 use super::names::Names;
@@ -94,7 +94,7 @@ pub(crate) fn allow(
 /// To peers that are to be called, on the control socket.
 pub(crate) fn call(
     interface: &Interface,
-    peers: Vec<(PublicKey, Option<SocketAddr>)>,
+    peers: Vec<(PublicKey, LastSeen)>,
     from: Option<IpAddr>,
 ) -> UapiResponse {
     let called = match interface.call(peers, from) {

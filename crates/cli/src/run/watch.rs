@@ -11,7 +11,7 @@ use adit_ctl::status::{Change, EventJson, EventKind, Events};
 use adit_ctl::uapi::{Configured, Item};
 use adit_engine::{EngineReport, Event, EventListener, Incident, Interface};
 use adit_proto::config::PublicKey;
-use adit_proto::{Access, Liveness, Refusal};
+use adit_proto::{Access, LastSeen, Liveness, Refusal, Tai64N};
 use adit_sandbox::{Role, confine};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -82,6 +82,9 @@ fn tell(
             line.reason = about.reason.map(str::to_owned);
             line.count = about.count;
             line.proven = about.is_proven;
+            let known = |it: Tai64N| (it != Tai64N::default()).then(|| it.to_string());
+            line.sent = about.last.and_then(|last| known(last.sent));
+            line.received = about.last.and_then(|last| known(last.received));
         });
     };
     match *event {
@@ -116,9 +119,10 @@ fn tell(
             let text = format!("peer {peer}: {words}");
             say(EventKind::Access, text, Some(peer), about);
         }
-        Event::Session { peer, endpoint } => {
+        Event::Session { peer, last } => {
             let about = About {
-                endpoint,
+                endpoint: last.at,
+                last: Some(last),
                 ..About::default()
             };
             let text = format!("peer {peer}: has a new session");
@@ -176,6 +180,7 @@ struct About {
     reason: Option<&'static str>,
     count: Option<u64>,
     is_proven: Option<bool>,
+    last: Option<LastSeen>,
 }
 
 fn of_incident(incident: &Incident) -> (EventKind, Option<PublicKey>, About) {
@@ -439,62 +444,5 @@ impl SeenReport {
 }
 
 #[cfg(test)]
-mod tests {
-    use adit_engine::{BatchCounters, TrainCounters, WaitingCounters};
-    use adit_io::Offloads;
-    use adit_proto::HandshakeStats;
-
-    use super::*;
-
-    fn report(no_route: u64, offloads: Offloads) -> EngineReport {
-        EngineReport {
-            offloads,
-            refused_trains: 0,
-            aead: "ring",
-            drops: vec![("no_route", no_route), ("replayed", 0)],
-            ignored: Vec::new(),
-            passed: Vec::new(),
-            icmp_errors: Vec::new(),
-            handshakes: HandshakeStats::default(),
-            shards: 1,
-            refused: Vec::new(),
-            outbound: BatchCounters::default(),
-            inbound: BatchCounters::default(),
-            rx_queues: Vec::new(),
-            rx_queue_loads: Vec::new(),
-            sent_trains: TrainCounters::default(),
-            received_trains: TrainCounters::default(),
-            waiting: WaitingCounters::default(),
-        }
-    }
-
-    #[test]
-    fn drops_start_and_end_and_offloads_are_lost_once() {
-        let mut lost = Offloads::ALL;
-        lost.udp_gso = false;
-        let start = Instant::now();
-        let mut seen = SeenReport::new(&report(5, Offloads::ALL));
-        let mut look = |tenths: u32, dropped, offloads| {
-            let mut told = Vec::new();
-            let now = start + Duration::from_millis(100) * tenths;
-            seen.look(&report(dropped, offloads), now, |kind, reason, count, _| {
-                told.push((kind, reason.to_owned(), count));
-            });
-            told
-        };
-        let (started, ended) = (EventKind::DropsStarted, EventKind::DropsEnded);
-        let no_route = || "no_route".to_owned();
-        assert!(look(1, 5, Offloads::ALL).is_empty());
-        assert_eq!(look(2, 7, Offloads::ALL), [(started, no_route(), Some(2))]);
-        assert!(look(3, 9, Offloads::ALL).is_empty());
-        assert!(
-            look(12, 9, Offloads::ALL).is_empty(),
-            "not quiet for long enough"
-        );
-        assert_eq!(look(13, 9, Offloads::ALL), [(ended, no_route(), Some(4))]);
-        assert!(look(30, 9, Offloads::ALL).is_empty());
-        let udp_gso = (EventKind::OffloadLost, "udp-gso".to_owned(), None);
-        assert_eq!(look(31, 9, lost), [udp_gso]);
-        assert!(look(32, 9, lost).is_empty());
-    }
-}
+#[path = "watch_tests.rs"]
+mod tests;

@@ -33,6 +33,14 @@ impl Store {
         }
     }
 
+    /// For other hosts, too.
+    pub fn for_all(left: &Container) -> Self {
+        Self {
+            options: "--listen-client-urls http://0.0.0.0:2379".into(),
+            ..Self::new(left)
+        }
+    }
+
     /// Starts it with what it had before.
     pub fn start(&self, port: u16) {
         let Self {
@@ -77,6 +85,13 @@ impl Store {
     pub fn put(&self, key: &str, value: &str) -> Value {
         let (key, value) = (self.encoded(key), self.encoded(value));
         self.ask("kv/put", json!({ "key": key, "value": value }))
+    }
+
+    /// The value of a key; nothing where there is none.
+    pub fn get(&self, key: &str) -> String {
+        let answer = self.ask("kv/range", json!({ "key": self.encoded(key) }));
+        let value = answer["kvs"][0]["value"].as_str().unwrap_or_default();
+        self.left.sh_with_input("base64 -d", value)
     }
 
     pub fn delete(&self, key: &str) -> Value {

@@ -8,19 +8,19 @@ use crate::harness::*;
 ///   client ─── router ─── core ─┬─ first
 ///            (masquerade)       └─ second     both have 192.0.2.1
 /// ```
-struct Gateways {
-    net: Natted,
-    first: Container,
-    second: Container,
-    client: Daemon,
+pub struct Gateways {
+    pub net: Natted,
+    pub first: Container,
+    pub second: Container,
+    pub client: Daemon,
     _daemons: [Daemon; 2],
 }
 
-const MOVED: &str = "192.0.2.1";
+pub const MOVED: &str = "192.0.2.1";
 
 impl Gateways {
     /// The first one has the address.
-    fn new(program: Program) -> Self {
+    pub fn new(program: Program) -> Self {
         let net = Natted::new();
         let (client, router, core) = (&net.net.left, &net.net.router, &net.net.right);
         router.sh(
@@ -74,7 +74,7 @@ impl Gateways {
 
     /// The address moves to the second one, without a word to the client, none of whose initiations get through from
     /// now on.
-    fn fail_over(&self) {
+    pub fn fail_over(&self) {
         self.first.sh("ip link set eth0 down");
         let core = &self.net.net.right;
         core.sh(&format!(

@@ -34,6 +34,7 @@ mod flows;
 mod forwards;
 mod gateways;
 mod handshakes;
+mod held;
 mod hubs;
 mod init;
 mod installed;

@@ -53,6 +53,12 @@ documented! {
         /// How often it happened, if that is more than once, or how many packets.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub count: Option<u64>,
+        /// Of a new session: the timestamp of this host's last initiation to the peer, as TAI64N.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub sent: Option<String>,
+        /// The greatest timestamp of the peer's initiations.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub received: Option<String>,
         /// Of an unknown peer: whether it has shown that it receives at `endpoint`. It has no need to while few begin a
         /// handshake.
         #[serde(default, skip_serializing_if = "Option::is_none")]

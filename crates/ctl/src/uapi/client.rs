@@ -2,13 +2,13 @@
 
 use std::fmt;
 use std::io::{self, Read, Write};
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use adit_proto::Allowance;
 use adit_proto::config::{Cidr, DeviceChange, DeviceStatus, PeerStatus, PublicKey, Secret};
+use adit_proto::{Allowance, LastSeen, Tai64N};
 use zeroize::Zeroizing;
 
 use super::{CalledPeers, DIR, MAX_CALLED, MAX_LINE, MAX_NAMES, format_set};
@@ -281,24 +281,28 @@ impl UapiClient {
         self.answer(|_, _| Some(()))
     }
 
-    /// Begins handshakes with peers that another host had until now, and that were there then, from this
-    /// address: [`MAX_CALLED`] of them at most. Only Adit does.
+    /// Begins handshakes with peers that another host had until now, from this address: [`MAX_CALLED`] of them at most. Only Adit does.
     ///
     /// # Errors
     /// As of [`UapiClient::add`].
     pub fn call_peers(
         &mut self,
-        peers: &[(PublicKey, Option<SocketAddr>)],
+        peers: &[(PublicKey, LastSeen)],
         from: Option<IpAddr>,
     ) -> Result<CalledPeers, ClientError> {
         let mut request = String::from("call=1\n");
         if let Some(from) = from {
             request += &format!("from={from}\n");
         }
-        for (key, at) in peers.iter().take(MAX_CALLED) {
+        for (key, last) in peers.iter().take(MAX_CALLED) {
             request += &format!("public_key={}\n", *keys::to_hex(&key.0));
-            if let Some(at) = at {
+            if let Some(at) = last.at {
                 request += &format!("endpoint={at}\n");
+            }
+            for (name, timestamp) in [("sent", last.sent), ("received", last.received)] {
+                if timestamp != Tai64N::default() {
+                    request += &format!("{name}={timestamp}\n");
+                }
             }
         }
         request.push('\n');

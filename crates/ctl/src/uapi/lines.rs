@@ -1,10 +1,10 @@
 //! The lines of requests: each adds to a draft, or is the first thing wrong with it.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::time::Duration;
 
-use adit_proto::Allowance;
 use adit_proto::config::{AllowedIpChange, Cidr, DeviceChange, PeerChange, PublicKey, Secret};
+use adit_proto::{Allowance, LastSeen};
 use rustix::io::Errno;
 
 use super::UapiError;
@@ -54,7 +54,7 @@ pub(super) struct Allowances {
 #[derive(Default)]
 pub(super) struct CallLines {
     pub(super) from: Option<IpAddr>,
-    pub(super) peers: Vec<(PublicKey, Option<SocketAddr>)>,
+    pub(super) peers: Vec<(PublicKey, LastSeen)>,
 }
 
 pub(super) fn no_memory() -> UapiError {
@@ -190,7 +190,8 @@ pub(super) fn call_line(
 ) -> Result<(), UapiError> {
     let wrong = || {
         UapiError::invalid(
-            "call=1 takes a line from=ADDRESS, and lines public_key=KEY, each with a line endpoint=ADDRESS:PORT",
+            "call=1 takes a line from=ADDRESS, and lines public_key=KEY, below each endpoint=ADDRESS:PORT, sent=@TAI64N \
+             and received=@TAI64N",
         )
     };
     let has_room = calls.peers.len() < MAX_CALLED;
@@ -200,9 +201,13 @@ pub(super) fn call_line(
         }
         ("public_key", _) if has_room => {
             let peer = public_key(value).ok_or_else(wrong)?;
-            push(&mut calls.peers, (peer, None), memory)?;
+            push(&mut calls.peers, (peer, LastSeen::default()), memory)?;
         }
-        ("endpoint", Some((_, at @ None))) => *at = Some(endpoint(value).ok_or_else(wrong)?),
+        ("endpoint", Some((_, LastSeen { at: at @ None, .. }))) => {
+            *at = Some(endpoint(value).ok_or_else(wrong)?);
+        }
+        ("sent", Some((_, last))) => last.sent = value.parse().map_err(|_| wrong())?,
+        ("received", Some((_, last))) => last.received = value.parse().map_err(|_| wrong())?,
         _ => return Err(wrong()),
     }
     Ok(())

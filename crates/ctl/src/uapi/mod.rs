@@ -36,10 +36,10 @@ pub use lines::{MAX_ALLOWANCES, MAX_CALLED, MAX_NAMES, MAX_PEERS};
 pub use parse::{Heard, MAX_LINE, MAX_REQUEST, Parser};
 pub use server::UapiServer;
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 
-use adit_proto::Allowance;
 use adit_proto::config::{DeviceChange, DeviceStatus, PublicKey};
+use adit_proto::{Allowance, LastSeen};
 use rustix::io::Errno;
 use serde::Serialize;
 
@@ -87,8 +87,8 @@ pub enum UapiRequest {
     Call {
         /// The address that handshakes with them leave from.
         from: Option<IpAddr>,
-        /// Peers, and where they were then.
-        peers: Vec<(PublicKey, Option<SocketAddr>)>,
+        /// Peers, and what that host tells of them.
+        peers: Vec<(PublicKey, LastSeen)>,
     },
     /// The endpoints of these peers are names, to be looked up.
     Endpoints {

@@ -1,8 +1,8 @@
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::time::Duration;
 
-use adit_proto::Allowance;
 use adit_proto::config::{AllowedIpChange, Cidr, PeerChange, PeerStatus, PublicKey, Secret};
+use adit_proto::{Allowance, LastSeen, Tai64N};
 use proptest::prelude::*;
 
 use super::*;
@@ -236,18 +236,27 @@ fn an_interface_is_added_by_its_name_and_nothing_else() {
 fn peers_are_called_in_their_order_where_they_were() {
     let key = |n: u8| format!("{n:064x}");
     let text = format!(
-        "call=1\nfrom=192.0.2.9\npublic_key={}\npublic_key={}\nendpoint=[2001:db8::1]:7\n\n",
+        "call=1\nfrom=192.0.2.9\npublic_key={}\npublic_key={}\nendpoint=[2001:db8::1]:7\nsent={}\nreceived={}\n\n",
         key(2),
-        key(1)
+        key(1),
+        Tai64N([7; 12]),
+        Tai64N([9; 12]),
     );
     let mut first = [0; 32];
     first[31] = 2;
     let mut second = [0; 32];
     second[31] = 1;
-    let at = "[2001:db8::1]:7".parse().ok();
+    let last = LastSeen {
+        at: "[2001:db8::1]:7".parse().ok(),
+        sent: Tai64N([7; 12]),
+        received: Tai64N([9; 12]),
+    };
     let request = UapiRequest::Call {
         from: "192.0.2.9".parse().ok(),
-        peers: vec![(PublicKey(first), None), (PublicKey(second), at)],
+        peers: vec![
+            (PublicKey(first), LastSeen::default()),
+            (PublicKey(second), last),
+        ],
     };
     assert_eq!(hear(text.as_bytes()), [Heard::Request(request)]);
     let of = |n| format!("public_key={}\n", key(n));
@@ -259,6 +268,9 @@ fn peers_are_called_in_their_order_where_they_were() {
         of(1) + "endpoint=192.0.2.1:1\nendpoint=192.0.2.1:1\n",
         of(1) + "endpoint=192.0.2.1\n",
         of(1) + "endpoint=example.com:1\n",
+        "sent=@070707070707070707070707\n".to_owned(),
+        of(1) + "sent=070707070707070707070707\n",
+        of(1) + "received=@07\n",
         "public_key=1\n".to_owned(),
         "x=1\n".to_owned(),
         of(1).repeat(MAX_CALLED + 1),

@@ -83,7 +83,7 @@ impl<H: Platform> InterfaceControl<H> {
             }
             ControlCommand::Call(peers, from, answer) => {
                 let peers = peers.iter();
-                let call = |(peer, at): &_| self.device.call(now, peer, *at, from);
+                let call = |(peer, last): &_| self.device.call(now, peer, *last, from);
                 let _ = answer.send(peers.map(call).collect());
                 None
             }

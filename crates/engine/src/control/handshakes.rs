@@ -117,10 +117,10 @@ impl<H: Platform> InterfaceControl<H> {
                     let peer = peer.public_key();
                     self.platform.tell(&Event::Access { peer, access });
                 }
-                Output::Event(PeerEvent::Session { peer }) => self.platform.tell(&Event::Session {
-                    peer: peer.public_key(),
-                    endpoint: peer.endpoint().map(|to| to.addr),
-                }),
+                Output::Event(PeerEvent::Session { peer, last }) => {
+                    let peer = peer.public_key();
+                    self.platform.tell(&Event::Session { peer, last });
+                }
                 Output::Event(probes @ PeerEvent::ProbePath { .. }) => {
                     if self.probes.len() < PROBES_WAITING {
                         self.probes.push_back(probes);

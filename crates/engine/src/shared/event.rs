@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use adit_proto::config::PublicKey;
-use adit_proto::{Access, HandshakeOutcome, Liveness};
+use adit_proto::{Access, HandshakeOutcome, LastSeen, Liveness};
 
 use crate::shared::rate_limited_log::Incident;
 
@@ -30,8 +30,8 @@ pub enum Event {
     Session {
         /// The peer.
         peer: PublicKey,
-        /// Where it is reached.
-        endpoint: Option<SocketAddr>,
+        /// Where it is reached, and the timestamps of initiations, for another host that may have it later.
+        last: LastSeen,
     },
     /// A peer is reached at another address.
     Roamed {

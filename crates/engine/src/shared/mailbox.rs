@@ -16,8 +16,8 @@ use std::time::Duration;
 use adit_io::Offloads;
 use adit_proto::config::{DeviceChange, DeviceStatus, PublicKey};
 use adit_proto::{
-    Admission, Allowance, Endpoint, HandshakeOutcome, HandshakeStats, Peer, PeerCall, Room,
-    Screened, Shared, Time, wire,
+    Admission, Allowance, Endpoint, HandshakeOutcome, HandshakeStats, LastSeen, Peer, PeerCall,
+    Room, Screened, Shared, Time, wire,
 };
 use arrayvec::ArrayVec;
 use zeroize::Zeroizing;
@@ -96,7 +96,7 @@ pub(crate) enum ControlCommand {
     Allow(Vec<GivenAllowance>, bool, SyncSender<Vec<AllowanceChange>>),
     /// Call peers that were there, from this address.
     Call(
-        Vec<(PublicKey, Option<SocketAddr>)>,
+        Vec<(PublicKey, LastSeen)>,
         Option<IpAddr>,
         SyncSender<Vec<PeerCall>>,
     ),

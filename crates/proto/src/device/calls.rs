@@ -17,11 +17,33 @@ use crate::device::peer_state::{CallReason, PeerState};
 use crate::endpoint::{Endpoint, Source};
 use crate::limits::*;
 use crate::secret::PublicKey;
+use crate::time::Tai64N;
 
 /// Between two calls.
 const INTERVAL: Duration = Duration::from_nanos(1_000_000_000 / CALLS_PER_SECOND as u64);
 /// A peer that is called may be gone for good: it is called twice.
 const PATIENCE: Duration = Duration::from_secs(2 * REKEY_TIMEOUT.as_secs() - 1);
+
+/// What another host tells of a peer that it had until now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LastSeen {
+    /// Where it was, if that is known.
+    pub at: Option<SocketAddr>,
+    /// The timestamp of the last initiation to it: it takes none but a later one. All zeros if that is not known.
+    pub sent: Tai64N,
+    /// The greatest timestamp of its own initiations: one that is not later is a copy.
+    pub received: Tai64N,
+}
+
+impl LastSeen {
+    /// It was there.
+    pub fn at(addr: SocketAddr) -> Self {
+        Self {
+            at: Some(addr),
+            ..Self::default()
+        }
+    }
+}
 
 /// What becomes of a peer that is to be called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -155,20 +177,22 @@ impl Device {
         list.looked_at == LookedAt::All
     }
 
-    /// Another host had this peer until now, which was at `to` then, if that is known. A handshake with
-    /// it begins, from the address `from`, if it is of the same family, after those of the calls before.
-    /// Where a peer is that was heard from in the last 15 seconds is known here.
+    /// Another host had this peer until now. A handshake with it begins, from the address `from`, if it is
+    /// of the same family, after those of the calls before. Where a peer is that was heard from in the last
+    /// 15 seconds is known here. The caller sees to it that the timestamps are not far ahead of the clock.
     pub fn call(
         &mut self,
         now: Time,
         key: &PublicKey,
-        to: Option<SocketAddr>,
+        last: LastSeen,
         from: Option<IpAddr>,
     ) -> PeerCall {
         let state = self.by_key.get(key).and_then(|id| self.peers.get_mut(id));
         let Some(state) = state.filter(|state| !state.is_barred()) else {
             return PeerCall::IsNoPeer;
         };
+        state.sent_timestamp = state.sent_timestamp.max(last.sent);
+        state.greatest_timestamp = state.greatest_timestamp.max(last.received);
         let is_within = |limit, at: Option<Time>| at.is_some_and(|at| now.since(at) < limit);
         if is_within(REKEY_TIMEOUT, state.last_handshake) {
             return PeerCall::IsHere;
@@ -176,7 +200,7 @@ impl Device {
         let before = state.peer.endpoint();
         let known = before.map(|before| before.addr);
         let was_heard = is_within(NO_ANSWER_TIMEOUT, state.peer.last_received());
-        let Some(addr) = to.filter(|_| !was_heard).or(known) else {
+        let Some(addr) = last.at.filter(|_| !was_heard).or(known) else {
             return PeerCall::HasNoEndpoint;
         };
         let from = from.filter(|from| from.is_ipv4() == addr.is_ipv4());

@@ -59,7 +59,7 @@ use crate::{AllowedIps, InUse, Tai64N, Time};
 use peer_state::PeerState;
 use remembered::Remembered;
 
-pub use calls::{ActiveEndpoints, PeerCall};
+pub use calls::{ActiveEndpoints, LastSeen, PeerCall};
 pub use common::Random;
 pub use configure::Transaction;
 pub use handed_over::{HAND_OVER_FORMAT, Import, NotImported};

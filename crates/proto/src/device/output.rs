@@ -7,6 +7,7 @@ use arrayvec::ArrayVec;
 
 use crate::Endpoint;
 use crate::allowance::Access;
+use crate::device::calls::LastSeen;
 use crate::device::outcome::Liveness;
 use crate::device::search::MAX_PROBES;
 use crate::peer::Peer;
@@ -68,6 +69,8 @@ pub enum PeerEvent {
     Session {
         /// The peer that it is with.
         peer: Arc<Peer>,
+        /// For another host that may take the place of this one.
+        last: LastSeen,
     },
     /// The peer is reached at another address.
     Roamed {

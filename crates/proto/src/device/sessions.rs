@@ -6,6 +6,7 @@ use super::Liveness;
 use super::peer_state::{PeerState, Sessions};
 use super::timer_table::Timer;
 use crate::Time;
+use crate::device::calls::LastSeen;
 use crate::device::common::{Core, Queued};
 use crate::device::output::{Output, PeerEvent};
 use crate::limits::*;
@@ -106,7 +107,12 @@ impl PeerState {
         self.end_handshake(core);
         self.tell_liveness(core, Liveness::Up);
         let peer = Arc::clone(&self.peer);
-        core.push(Output::Event(PeerEvent::Session { peer }));
+        let last = LastSeen {
+            at: peer.endpoint().map(|to| to.addr),
+            sent: self.sent_timestamp,
+            received: self.greatest_timestamp,
+        };
+        core.push(Output::Event(PeerEvent::Session { peer, last }));
         core.push(self.session_ready());
     }
 

@@ -21,8 +21,8 @@ use adit_proto::config::{
 };
 use adit_proto::wire::{self, DataHeader, DatagramKind};
 use adit_proto::{
-    Device, Endpoint, HandshakeKind, HandshakeStats, Output, Peer, PeerEvent, Refusal, Session,
-    Tai64N, Time,
+    Device, Endpoint, HandshakeKind, HandshakeStats, LastSeen, Output, Peer, PeerEvent, Refusal,
+    Session, Tai64N, Time,
 };
 use curve25519_dalek::MontgomeryPoint;
 
@@ -255,6 +255,8 @@ pub struct Net {
     pub news: Vec<(usize, &'static str)>,
     /// Sessions that either host told of.
     pub sessions: usize,
+    /// What hosts told of theirs.
+    pub told: HashMap<usize, LastSeen>,
     /// The probes that hosts were asked to send.
     pub probes: Vec<Probe>,
     /// What is lost on its way.
@@ -320,6 +322,7 @@ impl Net {
             log: Vec::new(),
             news: Vec::new(),
             sessions: 0,
+            told: HashMap::new(),
             probes: Vec::new(),
             black_holes: Vec::new(),
             fates: VecDeque::new(),
@@ -500,8 +503,9 @@ impl Net {
                         PeerEvent::Liveness { state, .. } => state.name(),
                         PeerEvent::Access { access, .. } => access.name(),
                         PeerEvent::Roamed { .. } => "roamed",
-                        PeerEvent::Session { .. } => {
+                        PeerEvent::Session { last, .. } => {
                             self.sessions += 1;
+                            self.told.insert(host, last);
                             continue;
                         }
                         PeerEvent::Unanswered { .. } => "unanswered",

@@ -1,0 +1,207 @@
+//! Which gateway has which peer, and where that peer is: what gateways tell each other by keys of etcd.
+//!
+//! ```text
+//! PREFIX + PUBLIC KEY    {"gateway":"a","endpoint":"192.0.2.1:7","session":1790000000123,"sent":"@4000…","received":"@4000…"}
+//! ```
+//!
+//! Whoever has the latest session with a peer has it. A key goes with its lease, [`LEASE`] after it was written.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::net::SocketAddr;
+
+use adit_ctl::keys::public_from_base64;
+use adit_ctl::text::is_printable;
+use adit_proto::config::PublicKey;
+use adit_proto::limits::MAX_PEERS;
+use adit_proto::{LastSeen, Tai64N};
+use base64ct::{Base64, Encoding};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::etcd::{EtcdPair, EtcdRefusal, EtcdValue, read};
+
+/// Most keys that are written at once: etcd takes 128 operations in a transaction unless it is told otherwise.
+pub const HELD_AT_ONCE: usize = 100;
+/// Seconds until a key goes that is not written anew. No session is that old, so the peer begins one itself.
+pub const LEASE: u64 = 24 * 3600;
+/// Longest name of a gateway.
+const MAX_GATEWAY: usize = 64;
+
+/// A peer that a gateway has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HeldPeer {
+    /// The name of the gateway.
+    pub gateway: String,
+    /// Where the peer is, and the timestamps of initiations.
+    pub last: LastSeen,
+    /// When the session began, by the gateway's clock: milliseconds since the Unix epoch.
+    pub session: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+struct HeldJson {
+    gateway: String,
+    endpoint: SocketAddr,
+    session: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    sent: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    received: Option<String>,
+}
+
+/// Whether a gateway may be called so: it stands in lines of words.
+pub fn is_gateway_name(name: &str) -> bool {
+    let is_good = |c: char| is_printable(c) && !c.is_whitespace();
+    (1..=MAX_GATEWAY).contains(&name.len()) && name.chars().all(is_good)
+}
+
+fn known(timestamp: Tai64N) -> Option<String> {
+    (timestamp != Tai64N::default()).then(|| timestamp.to_string())
+}
+
+impl HeldPeer {
+    /// The value of its key; `None` if nobody knows where it is.
+    fn to_json(&self) -> Option<String> {
+        let json = HeldJson {
+            gateway: self.gateway.clone(),
+            endpoint: self.last.at?,
+            session: self.session,
+            sent: known(self.last.sent),
+            received: known(self.last.received),
+        };
+        serde_json::to_string(&json).ok()
+    }
+
+    fn from_json(text: &[u8]) -> Option<Self> {
+        let json: HeldJson = serde_json::from_slice(text).ok()?;
+        let timestamp = |text: Option<String>| match text {
+            Some(text) => text.parse().ok(),
+            None => Some(Tai64N::default()),
+        };
+        let last = LastSeen {
+            at: Some(json.endpoint).filter(|at| at.port() != 0),
+            sent: timestamp(json.sent)?,
+            received: timestamp(json.received)?,
+        };
+        last.at?;
+        is_gateway_name(&json.gateway).then_some(Self {
+            gateway: json.gateway,
+            last,
+            session: json.session,
+        })
+    }
+}
+
+/// What a key of `prefix` says: a peer, and who has it, if anybody does. `None` if it says nothing that is understood.
+pub fn held_change(prefix: &str, (key, value): EtcdPair) -> Option<(PublicKey, Option<HeldPeer>)> {
+    let name = key.strip_prefix(prefix.as_bytes())?;
+    let key = public_from_base64(std::str::from_utf8(name).ok()?)?;
+    match value {
+        EtcdValue::Deleted => Some((key, None)),
+        EtcdValue::TooLong => None,
+        EtcdValue::Bytes(text) => Some((key, Some(HeldPeer::from_json(&text)?))),
+    }
+}
+
+/// The request to write these, [`HELD_AT_ONCE`] at most, with a lease.
+pub fn hold_request<'a>(
+    prefix: &str,
+    lease: &str,
+    peers: impl Iterator<Item = (&'a PublicKey, &'a HeldPeer)>,
+) -> Value {
+    let put = |(key, peer): (&PublicKey, &HeldPeer)| {
+        let key = Base64::encode_string(format!("{prefix}{key}").as_bytes());
+        let value = Base64::encode_string(peer.to_json()?.as_bytes());
+        Some(json!({ "request_put": { "key": key, "value": value, "lease": lease } }))
+    };
+    json!({ "success": peers.filter_map(put).collect::<Vec<_>>() })
+}
+
+/// The request for a lease.
+pub fn lease_request() -> Value {
+    json!({ "TTL": LEASE.to_string() })
+}
+
+/// Reads the answer to [`lease_request`]: the lease's number.
+///
+/// # Errors
+/// It is none, or etcd refuses.
+pub fn lease(answer: &[u8]) -> Result<String, EtcdRefusal> {
+    #[derive(Deserialize)]
+    struct LeaseAnswer {
+        #[serde(rename = "ID")]
+        id: Option<String>,
+        error: Option<String>,
+        #[serde(default)]
+        code: i64,
+    }
+    let answer: LeaseAnswer = read(answer)?;
+    match (answer.id, answer.error) {
+        (_, Some(error)) => Err(EtcdRefusal::new(answer.code, &error)),
+        (Some(id), None) if id.parse::<i64>().is_ok() => Ok(id),
+        _ => Err(EtcdRefusal::none()),
+    }
+}
+
+/// Who has which peer, as far as this gateway was told.
+#[derive(Default)]
+pub struct HeldPeers {
+    peers: HashMap<PublicKey, HeldPeer>,
+}
+
+impl HeldPeers {
+    /// The store says so. Of too many peers the rest is passed over.
+    pub fn change(&mut self, key: PublicKey, peer: Option<HeldPeer>) {
+        match peer {
+            Some(peer) if self.peers.len() < MAX_PEERS || self.peers.contains_key(&key) => {
+                self.peers.insert(key, peer);
+            }
+            Some(_) => {}
+            None => drop(self.peers.remove(&key)),
+        }
+    }
+
+    /// All that was told is void.
+    pub fn clear(&mut self) {
+        self.peers.clear();
+    }
+
+    /// Who has this peer.
+    pub fn get(&self, key: &PublicKey) -> Option<&HeldPeer> {
+        self.peers.get(key)
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.peers.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.peers.is_empty()
+    }
+
+    /// Lines for `adit call`, the peers with the latest sessions first: public key, endpoint, timestamps sent and
+    /// received, `-` where one is not known, and the gateway.
+    pub fn list(&self) -> String {
+        let mut peers: Vec<_> = self.peers.iter().collect();
+        peers.sort_unstable_by_key(|(key, peer)| (std::cmp::Reverse(peer.session), key.0));
+        let mut text = String::with_capacity(peers.len() * 160);
+        for (key, peer) in peers {
+            let or_none = |timestamp| known(timestamp).unwrap_or_else(|| "-".into());
+            let (sent, received) = (or_none(peer.last.sent), or_none(peer.last.received));
+            let at = peer
+                .last
+                .at
+                .map_or_else(|| "(none)".into(), |at| at.to_string());
+            let gateway = &peer.gateway;
+            let _ = writeln!(text, "{key}\t{at}\t{sent}\t{received}\t{gateway}");
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+#[path = "held_tests.rs"]
+mod tests;
