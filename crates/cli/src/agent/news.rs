@@ -53,6 +53,8 @@ pub(super) enum InterfaceNews {
 
 /// What the main thread waits for.
 pub(super) enum AgentNews {
+    /// The process that sets the rules of peers has ended.
+    RulesEnded,
     Source(SourceNews),
     Interface(InterfaceNews),
 }

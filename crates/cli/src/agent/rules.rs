@@ -9,6 +9,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, ErrorKind, Write};
+use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{ChildStdin, ChildStdout, Command, Stdio};
@@ -17,9 +18,12 @@ use std::time::{Duration, Instant};
 use adit_fleet::{
     PeerRecord, Reconciler, RecordChange, RecordId, RuleBook, RuleChange, RuleElement,
 };
+use rustix::event::{PollFd, PollFlags, poll};
 
 use super::brought::replace;
 use super::filter;
+use super::news::{AgentNews, NewsSender};
+use super::sources::start_thread;
 use crate::cli::ServeAgentArgs;
 use crate::failure::{Context, Result, bail, say};
 
@@ -29,6 +33,8 @@ const AGAIN: Duration = Duration::from_secs(30);
 const MAX_ADDED: usize = 20_000;
 const NOT_ASKED: &str =
     "AllowedPorts: the agent was started without --rules, by which the packet filter keeps to it";
+
+pub(super) const ENDED: &str = "the process that sets the rules of peers has ended";
 
 /// Keeps the packet filter to the records.
 pub(super) struct PeerRules {
@@ -75,6 +81,26 @@ impl PeerRules {
         let process = RuleProcess::start(args);
         rules.process = Some(process.context(|| "cannot start a process".into())?);
         Ok(rules)
+    }
+
+    /// Has a thread tell when the process has ended: nothing makes a table again that another program deletes, until
+    /// the next agent begins.
+    pub(super) fn watch(&self, news: &NewsSender) -> Result<()> {
+        let Some(process) = &self.process else {
+            return Ok(());
+        };
+        let failed = || "cannot watch the process that sets the rules of peers".to_owned();
+        let stdout = process.stdout.get_ref().as_fd().try_clone_to_owned();
+        let (stdout, news) = (stdout.context(failed)?, news.clone());
+        start_thread("adit-rules-end", move || {
+            // Only the end of its output, whose lines are read elsewhere.
+            let mut end = [PollFd::new(&stdout, PollFlags::empty())];
+            while end[0].revents().is_empty() {
+                // Errors are of signals.
+                let _ = poll(&mut end, None);
+            }
+            let _ = news.0.send(AgentNews::RulesEnded);
+        })
     }
 
     /// Why rules cannot be set.
@@ -184,11 +210,7 @@ impl PeerRules {
         }
         let answer = match process.ask(&(lines + "commit here\n")) {
             Ok(answer) => answer,
-            Err(error) => bail!(
-                State,
-                "{}: the process that sets the rules of peers has ended: {error}",
-                self.interface
-            ),
+            Err(error) => bail!(State, "{}: {ENDED}: {error}", self.interface),
         };
         self.is_whole_due = answer.is_err();
         if let Err(why) = answer {

@@ -101,7 +101,7 @@ impl OpenSource {
     }
 }
 
-fn start_thread(name: &str, work: impl FnOnce() + Send + 'static) -> Result<()> {
+pub(super) fn start_thread(name: &str, work: impl FnOnce() + Send + 'static) -> Result<()> {
     let started = std::thread::Builder::new()
         .name(name.to_owned())
         .spawn(work);

@@ -23,7 +23,7 @@ use super::held::{self, HeldFile, WriteBack};
 use super::news::{AgentNews, BEGIN_ANEW, InterfaceNews, NewsSender, PAUSE, SourceNews};
 use super::preshared::PresharedKeys;
 use super::report;
-use super::rules::PeerRules;
+use super::rules::{ENDED, PeerRules};
 use super::sources::OpenSource;
 use super::wanted::WantedRecords;
 use crate::cli::{AgentSource, ServeAgentArgs};
@@ -152,6 +152,7 @@ pub(super) fn work(args: &ServeAgentArgs) -> Result<ExitCode> {
         begun.context(|| "cannot begin the sandbox (--no-sandbox does without)".into())?;
     }
     let _program = source.start(name, keys, &news)?;
+    worker.rules.watch(&news)?;
     // The threads have theirs: without them there is no news.
     drop(news);
     worker.run(&receiver)
@@ -234,6 +235,7 @@ impl AgentWorker {
             let more = std::iter::from_fn(|| news.try_recv().ok());
             for one in first.into_iter().chain(more.take(TOGETHER)) {
                 match one {
+                    AgentNews::RulesEnded => bail!(State, "{}: {ENDED}", self.status.interface),
                     AgentNews::Source(SourceNews::Replaced) => {
                         say!(
                             "adit: {}: another folder or file has the path of one that was there: beginning anew",

@@ -66,6 +66,12 @@ impl Hub {
         });
     }
 
+    /// Of the agent that was started last, once it has ended.
+    pub fn exit_status(&mut self) -> Option<i32> {
+        let ended = self.agent.as_mut()?.try_wait();
+        ended.expect("a child")?.code()
+    }
+
     pub fn log(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }

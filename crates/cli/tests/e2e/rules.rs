@@ -196,9 +196,15 @@ fn a_killed_agent_leaves_closed_what_was_closed() {
     world.put("AllowedPorts = tcp/443");
     world.opens(&[TLS], &[WEB]);
     world.hub.left().sh("pkill -9 -x adit-rules");
-    world.put("AllowedPorts = tcp/80, tcp/443");
+    // Without a change of a record.
+    wait_for("the agent has failed", seconds(20), || {
+        world.hub.exit_status().is_some_and(|it| it != 0)
+    });
     world.hub.becomes(&[("is_running", false.into())]);
     world.opens(&[TLS], &[WEB]);
+    world.hub.start(&["--rules"]);
+    world.put("AllowedPorts = tcp/80");
+    world.opens(&[WEB], &[TLS]);
 }
 
 #[test]
