@@ -220,6 +220,11 @@ causes! {
         "Peers reach this host, and nothing behind it; `nft list ruleset` has a chain of the \
          hook forward that drops.",
         "`nft insert rule FAMILY TABLE CHAIN iifname wg0 accept`, and the same with `oifname`";
+    /// The record of the peer has AllowedPorts, and `adit agent --rules` has this host's packet filter keep to them: all
+    /// else that the peer opens is dropped.
+    LimitedByRules => "limited_by_rules":
+        "The peer reaches some ports; the counters of `nft list table inet adit-rules-wg0` grow.",
+        "add the port to the AllowedPorts of the record";
     /// The peer, or this host, forwards, and no answer finds the way back: NAT, or a route, is
     /// missing.
     NoMasquerade => "no_masquerade":

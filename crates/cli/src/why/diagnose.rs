@@ -28,7 +28,7 @@ mod address;
 mod within;
 
 use address::{addresses, behind_nat, both_ends, collides, without_v6};
-use within::{elsewhere, inside, overlap, routed};
+use within::{elsewhere, inside, limited, overlap, routed};
 
 /// What is wrong with a peer: the most likely cause first. Nothing if it works.
 pub(crate) fn diagnose(seen: &Evidence) -> Vec<Finding> {
@@ -37,7 +37,7 @@ pub(crate) fn diagnose(seen: &Evidence) -> Vec<Finding> {
         (false, _) => &[down],
         (true, true) => &[
             both_ends, shared, source, inside, elsewhere, without_v6, collides, routed, overlap,
-            here,
+            here, limited,
         ],
         (true, false) => &[
             both_ends,

@@ -6,6 +6,7 @@ use crate::why::beyond;
 use crate::why::clock::wrong_clock;
 use crate::why::evidence::{Inside, WantedAddress};
 use crate::why::other_end::{OtherEnd, Us};
+use crate::why::rules::Limited;
 
 const KEY: &str = "xTIBA5rboUvnH4htodjb6e697QjLERt1NAB4mZqp8Dg=";
 const OTHER: &str = "TrMvSoP4jYQlY6RIzBgbssQqY3vxI2Pi+y71lOWWXX0=";
@@ -380,4 +381,27 @@ fn a_peer_on_this_host_may_have_an_address_of_this_host() {
         ..other
     });
     assert_eq!(first(&seen), (Cause::EndpointIsHere, Certain));
+}
+
+#[test]
+fn limits_of_a_record_are_told_of_a_peer_that_works() {
+    let mut seen = silent();
+    (seen.session, seen.peer_answers) = (true, true);
+    assert!(diagnose(&seen).is_empty());
+    for (dropped, says) in [(Some(7), "dropped 7 packets"), (None, "drops the rest")] {
+        seen.limited = Some(Limited {
+            table: "inet adit-rules-wg0".into(),
+            dropped,
+        });
+        let found = diagnose(&seen);
+        let [finding] = found.as_slice() else {
+            panic!("{found:?}");
+        };
+        assert_eq!(finding.cause, Cause::LimitedByRules);
+        assert!(
+            !finding.problem && finding.text.contains(says),
+            "{finding:?}"
+        );
+        assert_eq!(finding.commands, ["nft list table inet adit-rules-wg0"]);
+    }
 }

@@ -16,6 +16,7 @@ use super::firewall::{closing, dropping, nftables};
 use super::forwarding::Forwarding;
 use super::other_end::OtherEnd;
 use super::reverse_path::{self, ReversePath};
+use super::rules::{Limited, RuleTable};
 use crate::networks::{Collision, Networks, disables_v6, is_link_local, is_private, is_tunnel};
 use crate::why::blocks::{blocks, inhabitant, is_host, nested, owner};
 use crate::why::reach::{PortReply, reach};
@@ -58,6 +59,8 @@ pub(super) struct HostState {
     here: Forwarding,
     /// Towards the Internet, without tunnels.
     uplink: Option<RouteLookup>,
+    /// What an agent lets peers open.
+    rules: Option<RuleTable>,
     /// Other interfaces here that an Adit serves.
     others: Vec<InterfaceJson>,
 }
@@ -149,6 +152,8 @@ pub(crate) struct Evidence {
     pub(crate) wrong_sources: u64,
     /// What this host forwards.
     pub(crate) here: Forwarding,
+    /// It may open only what its record allows.
+    pub(crate) limited: Option<Limited>,
 }
 
 impl HostState {
@@ -166,6 +171,7 @@ impl HostState {
             clock: clock(&link.name, status),
             here: Forwarding::look(status, device.map(|link| link.name.clone())),
             uplink: uplink.filter(|_| !device.is_some_and(is_tunnel)),
+            rules: RuleTable::look(&status.name),
             others: OtherEnd::all(&status.name),
             links,
             addresses,
@@ -204,6 +210,7 @@ impl HostState {
                 .collect(),
             has_cgnat: self.networks.has_cgnat(),
             here: self.here.clone(),
+            limited: self.rules.as_ref().and_then(|it| it.limits(peer)),
             peer: peer.clone(),
             endpoint: peer.endpoint.as_deref().and_then(|text| text.parse().ok()),
             clock: self.clock.clone(),

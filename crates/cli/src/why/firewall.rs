@@ -7,8 +7,13 @@ const MAX_RULES: usize = 4;
 
 /// The rules of nftables, if it can be asked.
 pub(super) fn nftables() -> Option<String> {
+    nft(&["-s", "-t", "list", "ruleset"])
+}
+
+/// What nft(8) says, if it can do this.
+pub(super) fn nft(arguments: &[&str]) -> Option<String> {
     let mut nft = Command::new("nft");
-    let output = nft.args(["-s", "-t", "list", "ruleset"]).output().ok()?;
+    let output = nft.args(arguments).output().ok()?;
     let is_known = output.status.success();
     is_known.then(|| String::from_utf8_lossy(&output.stdout).into_owned())
 }

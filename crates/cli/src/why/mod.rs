@@ -21,6 +21,7 @@ mod other_end;
 mod reach;
 mod report;
 mod reverse_path;
+mod rules;
 
 use std::io::ErrorKind;
 use std::process::ExitCode;

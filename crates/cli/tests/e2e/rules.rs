@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::agent::{Hub, PEERS, record};
 use crate::harness::*;
 use crate::quick::{adit, only_adit};
+use crate::why::why;
 
 /// [`Hub`] with a host behind it:
 ///
@@ -129,6 +130,15 @@ fn a_peer_opens_what_its_record_allows_and_nothing_else() {
         dropped.clone().count() == 2 && dropped.clone().all(|it| !it.contains("packets 0 ")),
         "{table}"
     );
+    let limits = |hub: &Hub| {
+        let (_, report) = why(hub.left(), "wg0 10.77.0.2");
+        let findings = report["peers"][0]["findings"].as_array().cloned();
+        let mut findings = findings.expect("findings").into_iter();
+        findings.find(|it| it["cause"] == "limited_by_rules")
+    };
+    let finding = limits(&world.hub).expect("a finding");
+    assert_eq!(finding["problem"], false);
+    assert!(finding["text"].to_string().contains("it has dropped "));
     // A change takes effect, also on what is open.
     let mut stream = connect(&right, TLS).expect("a connection");
     let own = stream.local_addr().expect("an address").port();
@@ -154,6 +164,7 @@ fn a_peer_opens_what_its_record_allows_and_nothing_else() {
     world.hub.put("other", &other);
     world.put("# friendly_name = phone");
     world.opens(&[WEB, TLS, "[fd03::2]:80", OF_HUB], &[]);
+    assert_eq!(limits(&world.hub), None);
     // The table goes with the last one.
     assert!(world.table().expect("a table").contains("10.77.0.3 . "));
     world.hub.left().sh(&format!("rm {PEERS}/other.conf"));

@@ -11,6 +11,7 @@ use crate::why::causes::{Cause, Finding, overhead};
 use crate::why::chains::Dropping;
 use crate::why::evidence::{Evidence, Inside, WantedAddress};
 use crate::why::reach::PortReply;
+use crate::why::rules::Limited;
 
 /// Whether packets pass through the tunnel.
 pub(super) fn inside(seen: &Evidence, found: &mut Vec<Finding>) {
@@ -220,4 +221,22 @@ pub(super) fn overlap(seen: &Evidence, found: &mut Vec<Finding>) {
             "{inner} of peer {other} lies inside {outer} of this peer: packets there go to the other one";
             "wg show {name} allowed-ips").remark());
     }
+}
+
+/// Whether the packet filter of this host limits what the peer may open.
+pub(super) fn limited(seen: &Evidence, found: &mut Vec<Finding>) {
+    let Some(Limited { table, dropped }) = &seen.limited else {
+        return;
+    };
+    let dropped = match dropped {
+        Some(dropped) => format!(": it has dropped {dropped} packets of all peers so far"),
+        None => String::new(),
+    };
+    found.push(
+        finding!(LimitedByRules, Certain;
+        "the peer may open only what the AllowedPorts of its record allow, and the packet filter of this host drops the \
+         rest{dropped}";
+        "nft list table {table}")
+        .remark(),
+    );
 }
