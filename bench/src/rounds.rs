@@ -223,6 +223,11 @@ impl<P: Copy + Ord + ValueEnum> Experiment<P> {
         summary(self.samples.get(&(part, id, who))?)
     }
 
+    /// The values of all implementations in one measure, for JSON.
+    pub(crate) fn values(&self, part: P, id: &'static str) -> BTreeMap<&'static str, Rounds<f64>> {
+        implementations(&self.samples, part, id)
+    }
+
     /// The run as JSON: `kind` is what a part is called.
     pub(crate) fn document(&self, command: &str, kind: &str, goals: &[GoalResult]) -> Value {
         let measures = |part| {

@@ -13,7 +13,7 @@ mod store;
 mod strangers;
 
 use clap::{Args, ValueEnum};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::goals::{GoalResult, Limit};
 use crate::implementation::{Entry, Implementation};
@@ -30,9 +30,10 @@ use crate::tools;
 /// gets its address, and calls the peers (`adit call`) or waits for them. The clients, the gateways and etcd share
 /// the machine. All parts take some four minutes a round.
 ///
-/// JSON is one object with `schema` (1), `command`, `started`, `machine`, `stopped`, `rounds`, `records`,
-/// `clients`, `implementations`, `parts`, `goals`, `notes`, and `model`: what the measured values mean for fleets of
-/// other sizes.
+/// JSON is one object with `schema` (2), `command`, `started`, `machine`, `stopped`, `rounds`, `records`,
+/// `clients`, `implementations`, `parts`, `goals` and `notes`. `silence` has percentiles of the milliseconds without an
+/// answer after a gateway died: a client that did not come back has the whole time that was waited. `model` is what the
+/// measured values mean for other `fleets`, and `limits`: for how many peers something takes too much.
 ///
 /// Needs root, etcd, curl, ip and wg. Leaves nothing behind.
 #[derive(Args, Clone, Debug)]
@@ -83,6 +84,20 @@ const LOOKUPS: &str = "lookups";
 const SENT: &str = "sent";
 const CALL_CPU: &str = "call_cpu";
 
+/// Percentiles of the silence of clients, each with the name of its value.
+const PERCENTILES: [(u32, &str); 10] = [
+    (1, "silence_1"),
+    (5, "silence_5"),
+    (10, "silence_10"),
+    (25, "silence_25"),
+    (50, "silence_50"),
+    (75, "silence_75"),
+    (90, "silence_90"),
+    (95, "silence_95"),
+    (99, "silence_99"),
+    (100, "silence_100"),
+];
+
 const MEASURES: [Measure; 12] = [
     measure(PUTS, "records put into etcd", "1/s", 0),
     measure(LIST, "all peers are brought after", "s", 1),
@@ -123,15 +138,27 @@ pub(crate) fn run(args: &FleetArgs) -> Result<(), Failure> {
         progress(values)
     })?;
     let goals = goals(&experiment);
-    let model = model::Model::of(&experiment, args.records);
+    let model = model::Model::of(&experiment, args.records, args.clients);
     let tables = experiment.tables(experiment.parts())
         + &model.as_ref().map_or_else(String::new, model::Model::table)
         + &experiment.end(&goals);
     let mut document = experiment.document("fleet", "part", &goals);
     document["records"] = json!(args.records);
     document["clients"] = json!(args.clients);
-    document["model"] = json!(model.map(|it| it.rows()));
+    document["schema"] = json!(2);
+    document["silence"] = silence(&experiment);
+    document["model"] = json!(model.map(|it| it.json()));
     experiment.publish(json, &tables, &document)
+}
+
+/// Percentiles of the time without an answer, where it was measured.
+fn silence(experiment: &Experiment<Part>) -> Value {
+    let rows = PERCENTILES.iter().filter_map(|(percentile, id)| {
+        let [called, waiting] = [Part::Called, Part::Waiting].map(|it| experiment.values(it, id));
+        let row = json!({"percentile": percentile, "called": called, "waiting": waiting});
+        (!called.is_empty() || !waiting.is_empty()).then_some(row)
+    });
+    rows.collect()
 }
 
 fn progress(values: &Values) -> String {

@@ -16,8 +16,8 @@ use super::clients::{FleetClients, peer};
 use super::store::{SOURCE, Store};
 use super::strangers::Strangers;
 use super::{
-    ADDED, AGENT_MEMORY, CALL_CPU, CONNECTED, LIST, LOOKUPS, MEDIAN, P99, PUTS, REMOVED, SENT,
-    SLOWEST,
+    ADDED, AGENT_MEMORY, CALL_CPU, CONNECTED, LIST, LOOKUPS, MEDIAN, P99, PERCENTILES, PUTS,
+    REMOVED, SENT, SLOWEST,
 };
 use crate::daemon;
 use crate::gateway::clients::Sockets;
@@ -334,12 +334,15 @@ pub(super) fn fail_over(entry: &Entry, count: u32, calls: bool) -> Result<Values
         call.wait(COMMAND)?;
     }
     let cpu = proc::cpu_time(other.daemon.id())?.saturating_sub(cpu);
-    let back: Vec<f64> = gaps
-        .into_iter()
+    let back = gaps.iter().copied();
+    let back: Vec<f64> = back
         .filter(|gap| *gap < BACK.as_secs_f64() * 1000.0)
         .collect();
     let mut values = connected(&back, count)?;
     values.push((CALL_CPU, cpu.as_secs_f64() * 1000.0 / f64::from(count)));
+    values.extend(PERCENTILES.iter().filter_map(|(percentile, id)| {
+        Some((*id, quantile(&gaps, f64::from(*percentile) / 100.0)?))
+    }));
     Ok(values)
 }
 

@@ -63,11 +63,26 @@ pub(super) enum Drawing {
     /// A bar for each subject.
     Bars(Vec<(String, Values)>),
     /// A line for each subject over what the axis says.
-    Curves { axis: String, lines: Vec<Line> },
+    Curves {
+        axis: String,
+        lines: Vec<Line>,
+        scales: Scales,
+    },
     /// A field for each place on the axis and each core or thread.
     Heat(Heat),
     /// Folded stacks, a line each with its CPU time in nanoseconds.
     Flame(String),
+}
+
+/// The scales of the two axes of curves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Scales {
+    /// The lower axis is logarithmic, and the other one begins at zero.
+    LogX,
+    /// The other way round, for values of several orders of magnitude.
+    LogY,
+    /// Both are logarithmic.
+    LogBoth,
 }
 
 /// Shares of the time in which something was busy.

@@ -1,13 +1,14 @@
 //! Results drawn: `adit-lab report`, one page of HTML that needs nothing else, and `adit-lab chart`, one
 //! picture.
 //!
-//! Stages: read the results files (`read`) → figures (`figures`; `gateway`, `scale`) → drawings (`plot`,
+//! Stages: read the results files (`read`) → figures (`figures`; `fleet`, `gateway`, `scale`) → drawings (`plot`,
 //! `flame`) and tables (`values`) → page (`html`; `headline` is its first screen, `questions` its order) or
 //! picture (`chart`, `picture`). The same files always give the same bytes.
 
 mod chart;
 mod figures;
 mod flame;
+mod fleet;
 mod gateway;
 mod headline;
 mod html;
@@ -41,8 +42,8 @@ use figures::Run;
 /// at the end goals, machines and versions.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ReportArgs {
-    /// Files that `compare`, `gateway`, `hostile`, `idle`, `scale`, `reproduce`, `soak` or `upgrade`
-    /// wrote with `--json=FILE`.
+    /// Files that `compare`, `fleet`, `gateway`, `hostile`, `idle`, `scale`, `reproduce`, `soak` or
+    /// `upgrade` wrote with `--json=FILE`.
     #[arg(required = true, value_name = "RESULTS.json")]
     results: Vec<PathBuf>,
     /// Where the page goes.

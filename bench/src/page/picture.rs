@@ -102,7 +102,7 @@ impl Picture {
         let panels = self.panels.iter().filter_map(|(title, figure)| {
             let values = match &figure.drawing {
                 Drawing::Bars(bars) => bars.iter().map(of_bar).collect::<Vec<_>>().join(", "),
-                Drawing::Curves { axis, lines } => {
+                Drawing::Curves { axis, lines, .. } => {
                     let lines = lines.iter().map(|line| {
                         let points = line.points.iter();
                         let at = |(at, values): &(f64, Values)| {

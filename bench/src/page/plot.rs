@@ -5,10 +5,11 @@ use std::error::Error;
 use std::fmt::Write as _;
 
 use plotters::coord::Shift;
+use plotters::coord::ranged1d::{AsRangedCoord, ValueFormatter};
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-use super::figures::{Drawing, Figure, Heat, Line, Values};
+use super::figures::{Drawing, Figure, Heat, Line, Scales, Values};
 use super::flame;
 use super::names;
 use super::text::{allowed, cut};
@@ -75,9 +76,13 @@ pub(super) fn svg(figure: &Figure, width: u32) -> Result<(String, u32), Box<dyn 
             let height = u32::try_from(bars.len())? * ROW.unsigned_abs();
             draw(height, &|area| draw_bars(area, bars))
         }
-        Drawing::Curves { axis, lines } => {
+        Drawing::Curves {
+            axis,
+            lines,
+            scales,
+        } => {
             let height = CURVES_HEIGHT + legend(lines);
-            draw(height, &|area| draw_curves(area, axis, lines))
+            draw(height, &|area| draw_curves(area, axis, lines, *scales))
         }
         Drawing::Heat(heat) => {
             let height = heat_row(heat) * u32::try_from(heat.rows.len())? + BELOW;
@@ -251,22 +256,45 @@ fn coloured(lines: &[Line]) -> impl Iterator<Item = (&Line, RGBColor)> {
         })
 }
 
-/// Lines over a logarithmic axis, with intervals, and below them which is whose.
-fn draw_curves(area: &Area<'_>, axis: &str, lines: &[Line]) -> Drawn {
+/// Lines over an axis, with intervals, and below them which is whose.
+fn draw_curves(area: &Area<'_>, axis: &str, lines: &[Line], scales: Scales) -> Drawn {
     let points = || lines.iter().flat_map(|line| &line.points);
     let least = points().map(|(at, _)| *at).fold(f64::INFINITY, f64::min);
     let most = points().map(|(at, _)| *at).fold(least, f64::max);
+    let lowest = points().map(|(_, values)| values.min);
+    let lowest = lowest.filter(|value| *value > 0.0);
+    let lowest = lowest.fold(f64::INFINITY, f64::min);
     let highest = points().map(|(_, values)| values.max).fold(0.0, f64::max);
+    let x = least..most.max(least * 1.01);
+    let above_zero = 0.0..highest.max(f64::MIN_POSITIVE) * 1.05;
+    let y = lowest..highest.max(lowest * 1.01);
+    match scales {
+        Scales::LogX => draw_lines(area, axis, lines, (x.log_scale(), above_zero, 0.0)),
+        Scales::LogY => draw_lines(area, axis, lines, (x, y.log_scale(), lowest)),
+        Scales::LogBoth => draw_lines(area, axis, lines, (x.log_scale(), y.log_scale(), lowest)),
+    }
+}
+
+/// The lines between axes of these ranges; the last one is where the vertical one begins.
+fn draw_lines<X, Y>(
+    area: &Area<'_>,
+    axis: &str,
+    lines: &[Line],
+    (across, up, bottom): (X, Y, f64),
+) -> Drawn
+where
+    X: AsRangedCoord<Value = f64>,
+    Y: AsRangedCoord<Value = f64>,
+    X::CoordDescType: ValueFormatter<f64>,
+    Y::CoordDescType: ValueFormatter<f64>,
+{
     let (upper, lower) = area.split_vertically(CURVES_HEIGHT);
     let mut chart = ChartBuilder::on(&upper)
         .margin_right(26)
         .margin_top(8)
         .set_label_area_size(LabelAreaPosition::Left, 56)
         .set_label_area_size(LabelAreaPosition::Bottom, 44)
-        .build_cartesian_2d(
-            (least..most.max(least * 1.01)).log_scale(),
-            0.0..highest.max(f64::MIN_POSITIVE) * 1.05,
-        )?;
+        .build_cartesian_2d(across, up)?;
     let font = ("sans-serif", FONT).into_font().color(&INK.0);
     chart
         .configure_mesh()
@@ -284,7 +312,7 @@ fn draw_curves(area: &Area<'_>, axis: &str, lines: &[Line]) -> Drawn {
     let below = i32::try_from(CURVES_HEIGHT)?;
     let mut free = 0;
     for at in places(lines) {
-        let (x, _) = chart.backend_coord(&(at, 0.0));
+        let (x, _) = chart.backend_coord(&(at, bottom));
         let text = place(at);
         let half = i32::try_from(text.len())? * FONT / 4 + 2;
         // Where there is no room for all, some have none.

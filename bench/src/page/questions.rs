@@ -31,7 +31,7 @@ const fn within(section: &'static str, figure: &'static str, title: &'static str
     }
 }
 
-pub(super) const QUESTIONS: [Question; 10] = [
+pub(super) const QUESTIONS: [Question; 11] = [
     Question {
         id: "one-stream",
         title: "One stream",
@@ -69,6 +69,24 @@ pub(super) const QUESTIONS: [Question; 10] = [
                 "goodput of UDP one way",
                 "UDP delivered, by what is offered",
             ),
+        ],
+    },
+    Question {
+        id: "fleets",
+        title: "Fleets of gateways",
+        says: "Peers that come from etcd, and a gateway that dies while 1,000 clients ping it: another one \
+               gets its address and calls them, or waits for them (passive). The model estimates other sizes: the peers \
+               of one of so many gateways are called by another one.",
+        leads: &[
+            any(
+                "time without an answer after a gateway died",
+                "Time without an answer after a gateway died",
+            ),
+            any(
+                "half of the peers are back",
+                "Model: half of a dead gateway's peers are back",
+            ),
+            any("limits", "Model: what breaks first"),
         ],
     },
     Question {
@@ -141,6 +159,7 @@ pub(super) fn question(run: &Run, section: &Section, figure: &Figure) -> &'stati
         "compare" if begins(&["udp", "tcp8", "tcp128"]) => "small-packets",
         "compare" if begins(&["rss"]) => "memory",
         "compare" => "one-stream",
+        "fleet" => "fleets",
         "gateway" => "many-peers",
         "hostile" => "attacks",
         "idle" => "memory",

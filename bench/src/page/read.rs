@@ -2,14 +2,15 @@
 
 use serde_json::{Map, Value};
 
-use super::figures::{ALL, Drawing, Figure, Goal, Line, Published, Run, Section, Values};
-use super::{gateway, scale};
+use super::figures::{ALL, Drawing, Figure, Goal, Line, Published, Run, Scales, Section, Values};
+use super::{fleet, gateway, scale};
 use crate::summary;
 
 /// The commands whose results are understood.
-const COMMANDS: [&str; 9] = [
+const COMMANDS: [&str; 10] = [
     "agree",
     "compare",
+    "fleet",
     "gateway",
     "hostile",
     "idle",
@@ -139,7 +140,7 @@ fn sections(json: &Value) -> Vec<Section> {
     for key in ["metrics", "measures"] {
         all.push(section(ALL.to_owned(), &json[key], "implementations"));
     }
-    for (key, name) in [("cases", "case"), ("attacks", "attack")] {
+    for (key, name) in [("cases", "case"), ("attacks", "attack"), ("parts", "part")] {
         for case in list(json, key) {
             all.push(section(
                 text(&case[name]),
@@ -168,6 +169,8 @@ fn sections(json: &Value) -> Vec<Section> {
         ("What the stages cost one thread", scale::stages(json)),
         ("Real tunnels, measured", scale::tunnels(json)),
         ("Routers, measured", scale::forwarded(json)),
+        ("A gateway dies", fleet::silence(json)),
+        ("Model of fleets, not measured", fleet::model(json)),
         ("Model, not measured", scale::model(json)),
     ] {
         all.push(Section {
@@ -290,6 +293,7 @@ pub(super) fn add_points(
             drawing: Drawing::Curves {
                 axis: axis.to_owned(),
                 lines: Vec::new(),
+                scales: Scales::LogX,
             },
         });
         all.len() - 1

@@ -180,7 +180,7 @@ fn the_best_bar_comes_first_and_the_link_is_a_line() {
 #[test]
 fn points_of_a_curve_stand_in_order() {
     let run = read(&results()).unwrap();
-    let figures::Drawing::Curves { lines, axis } = &run.sections[0].figures[1].drawing else {
+    let figures::Drawing::Curves { lines, axis, .. } = &run.sections[0].figures[1].drawing else {
         panic!("a curve");
     };
     let at: Vec<f64> = lines[0].points.iter().map(|(at, _)| *at).collect();
@@ -414,6 +414,47 @@ fn a_browser_shows_the_page_on_telephones_and_desks_light_and_dark() {
         assert!(text >= 4.5, "text of contrast {text}, dark: {dark}");
         assert!(drawn >= 3.0, "a line of contrast {drawn}, dark: {dark}");
     }
+}
+
+#[test]
+fn a_fleet_has_curves_of_silence_and_of_the_model() {
+    let values = |value: f64| json!({"of": [value, value, value, 1]});
+    let silence = [(1, 90.0), (50, 120.0), (100, 20_000.0)].map(|(at, ms)| {
+        json!({"percentile": at, "called": {"adit": values(ms)},
+            "waiting": {"adit": values(ms * 100.0), "wireguard-go": values(ms * 110.0)}})
+    });
+    let fleets = [1, 2, 4, 32].map(|gateways| {
+        [1000, 1_000_000].map(|peers| {
+            json!({"peers": peers, "gateways": gateways, "agent_mib": f64::from(peers) / 500.0,
+                "half_back_seconds": f64::from(peers) / 5000.0 / f64::from(gateways)})
+        })
+    });
+    let limits =
+        json!([{"what": "too late", "peers": 150_000}, {"what": "too large", "peers": 512_000}]);
+    let fleet = json!({"schema": 2, "command": "fleet", "machine": {"cpu": "Some CPU"},
+        "silence": silence, "model": {"fleets": fleets.concat(), "limits": limits}});
+    let run = read(&fleet).unwrap();
+    let figures: Vec<_> = run.sections.iter().flat_map(|it| &it.figures).collect();
+    let drawn = figures.iter().map(|figure| match &figure.drawing {
+        Drawing::Curves { lines, scales, .. } => {
+            let names: Vec<&str> = lines.iter().map(|line| line.name.as_str()).collect();
+            format!("{scales:?} {}", names.join("; "))
+        }
+        _ => figure.id.clone(),
+    });
+    let expected = [
+        "LogY Adit, called; Adit, passive; wireguard-go, passive",
+        "LogBoth 1 gateway; 4 gateways; 32 gateways",
+        "LogBoth agent with all records",
+        "limits",
+    ];
+    assert_eq!(drawn.collect::<Vec<_>>(), expected);
+    let page = page(&fleet);
+    let (_, question) = page.split_once("<section id=\"fleets\">").unwrap();
+    let (leads, folded) = question.split_once("<details>").unwrap();
+    assert_eq!(leads.matches("<svg ").count(), 2);
+    assert!(leads.contains("too late") && leads.contains("150000"));
+    assert!(folded.contains("Memory of an agent, MiB"));
 }
 
 #[test]

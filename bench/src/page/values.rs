@@ -151,7 +151,7 @@ pub(super) fn published(rows: &[Published]) -> String {
 fn raw(drawing: &Drawing) -> String {
     match drawing {
         Drawing::Bars(_) => String::new(),
-        Drawing::Curves { axis, lines } => {
+        Drawing::Curves { axis, lines, .. } => {
             let at = plot::places(lines).into_iter().map(|at| {
                 let point = |line: &'_ Line| line.points.iter().position(|(of, _)| *of == at);
                 let values = lines.iter().filter_map(|line| {
