@@ -4,7 +4,7 @@ use crate::gateways::{adit, latest_handshake};
 use crate::harness::*;
 
 /// A configuration of the page.
-fn block(of: &str) -> String {
+pub fn block(of: &str) -> String {
     let page = repository().join("docs/failover.md");
     let page = std::fs::read_to_string(page).expect("the page");
     let mut blocks = page.split("```\n").skip(1).step_by(2);
@@ -14,7 +14,7 @@ fn block(of: &str) -> String {
         .to_owned()
 }
 
-const MOVED: &str = "192.0.2.100";
+pub const MOVED: &str = "192.0.2.100";
 
 /// ```text
 ///   client ─┐
@@ -73,26 +73,41 @@ impl Cluster {
     }
 }
 
-/// Starts keepalived as the page has it. It logs to /run/log. What its script does goes to /run/called: the address
-/// when it starts, and then what `adit` prints.
-fn keepalived(host: &Container, priority: u8) {
+/// What keepalived has, as the page says it. What its script does goes to /run/called: the address when `adit` starts,
+/// and then what it says.
+pub fn install_keepalived(host: &Container, priority: u8) {
     let config = block("vrrp_instance").replace("priority 100", &format!("priority {priority}"));
-    let config = config.replace("/usr/bin/adit", "/etc/keepalived/adit");
     host.sh_with_input(
         "mkdir -p /etc/keepalived; chmod 755 /etc/keepalived; cat > /etc/keepalived/own.conf",
         &config,
     );
     host.sh_with_input(
-        "cat > /etc/keepalived/adit; chmod 755 /etc/keepalived/adit",
+        "cat > /etc/keepalived/wg0; chmod 755 /etc/keepalived/wg0",
+        &block("case $3"),
+    );
+    host.sh_with_input(
+        "rm -f /mnt/programs/adit; cat > /mnt/programs/adit; chmod 755 /mnt/programs/adit",
         &format!(
-            "#!/bin/sh\nip -o addr show to {MOVED} > /run/called\n{} \"$@\" >> /run/called 2>&1\n",
+            "#!/bin/sh\nip -o addr show to {MOVED} >> /run/called\nexec {} \"$@\" 2>> /run/called\n",
             Program::Adit.path().display()
         ),
     );
-    host.sh("keepalived -n -l -D -f /etc/keepalived/own.conf < /dev/null > /run/log 2>&1 &");
 }
 
-fn has_moved_to(host: &Container) -> bool {
+/// It logs to /run/log.
+pub fn start_keepalived(host: &Container) {
+    host.sh(
+        "rm -f /run/keepalived.pid /run/vrrp.pid
+         keepalived -n -l -D -f /etc/keepalived/own.conf -p /run/keepalived.pid -r /run/vrrp.pid < /dev/null >> /run/log 2>&1 &",
+    );
+}
+
+fn keepalived(host: &Container, priority: u8) {
+    install_keepalived(host, priority);
+    start_keepalived(host);
+}
+
+pub fn has_moved_to(host: &Container) -> bool {
     !host.sh(&format!("ip -o addr show to {MOVED}")).is_empty()
 }
 
@@ -212,7 +227,7 @@ fn bird_tells_routers_of_the_peers_that_are_routed_and_of_nothing_else() {
     };
     waits(&["10.66.0.2", "10.66.0.3", "fd66::2", "fd66::3"]);
     // As keepalived has a gateway do that loses the address, and one that gets it.
-    let birdc = |what: &str| hub.sh(&format!("birdc -s /run/bird.ctl {what} routers4"));
+    let birdc = |what: &str| hub.sh(&format!("birdc -s /run/bird.ctl {what} inner4"));
     birdc("disable");
     waits(&["fd66::2", "fd66::3"]);
     birdc("enable");
