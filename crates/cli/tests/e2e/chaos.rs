@@ -18,17 +18,31 @@ const PEERS: usize = 8;
 const ACTIONS: u32 = 6;
 
 /// A sequence of numbers that another run has again (Numerical Recipes' constants).
-struct Random(u32);
+pub struct Random(u32);
 
 impl Random {
-    fn below(&mut self, limit: u32) -> u32 {
+    /// Of the seed in ADIT_CHAOS_SEED, or of this one; it is printed.
+    pub fn of_seed(otherwise: u32) -> Self {
+        let seed = std::env::var("ADIT_CHAOS_SEED").ok();
+        let seed = seed.map_or(otherwise, |text| text.parse().expect("a number"));
+        println!("ADIT_CHAOS_SEED={seed}");
+        Self(seed)
+    }
+
+    pub fn below(&mut self, limit: u32) -> u32 {
         self.0 = self.0.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         (self.0 >> 16) % limit
     }
 
-    fn pause(&mut self, most: u32) {
+    pub fn pause(&mut self, most: u32) {
         std::thread::sleep(Duration::from_millis(self.below(most).into()));
     }
+}
+
+/// How long a test of this kind goes on, if ADIT_CHAOS_SECONDS does not say otherwise.
+pub fn duration(otherwise: u64) -> Duration {
+    let time = std::env::var("ADIT_CHAOS_SECONDS").ok();
+    seconds(time.map_or(otherwise, |text| text.parse().expect("seconds")))
 }
 
 struct Chaos {
@@ -42,7 +56,7 @@ struct Chaos {
 }
 
 impl Chaos {
-    fn new(seed: u32) -> Self {
+    fn new(random: Random) -> Self {
         let mut hub = Hub::new("etcd:http://127.0.0.1:2379/wg0/");
         let store = Store::new(hub.left());
         store.start(PORT);
@@ -60,7 +74,7 @@ impl Chaos {
                 .as_str()
                 .expect("one")
                 .to_owned(),
-            random: Random(seed),
+            random,
         }
     }
 
@@ -178,20 +192,15 @@ fn a_fleet_is_whole_after_whatever_befell_its_parts() {
     if !only_adit() {
         return;
     }
-    let time = std::env::var("ADIT_CHAOS_SECONDS").ok();
-    let time = time.map_or(SECONDS, |text| text.parse().expect("seconds"));
-    let seed = std::env::var("ADIT_CHAOS_SEED").ok();
-    let seed = seed.map_or(7, |text| text.parse().expect("a number"));
-    println!("ADIT_CHAOS_SEED={seed}");
-    let left_of = Instant::now();
-    let mut chaos = Chaos::new(seed);
+    let (time, start) = (duration(SECONDS), Instant::now());
+    let mut chaos = Chaos::new(Random::of_seed(7));
     // A disk of the agent's own, so that it alone is full.
     chaos.hub.kill();
     let left = chaos.hub.left().clone();
     left.sh("mount -t tmpfs -o size=16m,mode=700 tmpfs /run/adit-agent");
     chaos.hub.start(&[]);
     chaos.is_well();
-    while left_of.elapsed() < Duration::from_secs(time) {
+    while start.elapsed() < time {
         for _ in 0..ACTIONS {
             let begun = Instant::now();
             let done = chaos.act();

@@ -1,5 +1,6 @@
 //! What passes over a link, seen with tcpdump.
 
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::process::{Child, Stdio};
 
 use super::{Container, seconds, wait_for};
@@ -16,6 +17,7 @@ pub struct Capture {
 pub struct Datagram {
     /// The IP header's second byte, or IPv6's traffic class.
     pub traffic_class: u8,
+    pub source: IpAddr,
     pub source_port: u16,
     pub destination_port: u16,
     pub payload: Vec<u8>,
@@ -91,9 +93,17 @@ impl Capture {
 }
 
 fn udp(packet: &[u8]) -> Option<Datagram> {
-    let (header, class, protocol) = match packet.first()? >> 4 {
-        4 => (20, *packet.get(1)?, *packet.get(9)?),
-        6 => (40, packet[0] << 4 | packet.get(1)? >> 4, *packet.get(6)?),
+    let (header, class, protocol, source) = match packet.first()? >> 4 {
+        4 => {
+            let source: [u8; 4] = packet.get(12..16)?.try_into().ok()?;
+            let source = Ipv4Addr::from(source).into();
+            (20, *packet.get(1)?, *packet.get(9)?, source)
+        }
+        6 => {
+            let source: [u8; 16] = packet.get(8..24)?.try_into().ok()?;
+            let class = packet[0] << 4 | packet.get(1)? >> 4;
+            (40, class, *packet.get(6)?, Ipv6Addr::from(source).into())
+        }
         _ => return None,
     };
     if protocol != 17 {
@@ -104,6 +114,7 @@ fn udp(packet: &[u8]) -> Option<Datagram> {
     let length = usize::from(u16_at(4)?);
     Some(Datagram {
         traffic_class: class,
+        source,
         source_port: u16_at(0)?,
         destination_port: u16_at(2)?,
         payload: udp.get(8..length)?.to_vec(),
