@@ -26,8 +26,9 @@ use crate::tools;
 ///
 /// Builds gateways, etcd and clients in network namespaces, for each part in each round anew. Two parts
 /// are about `adit agent`, which others do not have: peers that come just in time, and a flood of unknown keys beside
-/// peers that come. Two are about a gateway that dies, with clients that ping each 100 ms: another one with its key
-/// gets its address, and calls the peers (`adit call`) or waits for them. The clients, the gateways and etcd share
+/// peers that come. Two are about a gateway that dies, with clients that ping each 100 ms, or, if there are more than
+/// 1,000, 10,000 times a second together: another one with its key gets its address, and calls the peers (`adit call`)
+/// or waits for them. The clients, the gateways and etcd share
 /// the machine. All parts take some four minutes a round.
 ///
 /// JSON is one object with `schema` (2), `command`, `started`, `machine`, `stopped`, `rounds`, `records`,
@@ -77,6 +78,7 @@ const AGENT_MEMORY: &str = "agent_memory";
 const ADDED: &str = "added";
 const REMOVED: &str = "removed";
 const MEDIAN: &str = "median";
+const P95: &str = "p95";
 const P99: &str = "p99";
 const SLOWEST: &str = "slowest";
 const CONNECTED: &str = "connected";
@@ -98,13 +100,14 @@ const PERCENTILES: [(u32, &str); 10] = [
     (100, "silence_100"),
 ];
 
-const MEASURES: [Measure; 12] = [
+const MEASURES: [Measure; 13] = [
     measure(PUTS, "records put into etcd", "1/s", 0),
     measure(LIST, "all peers are brought after", "s", 1),
     measure(AGENT_MEMORY, "memory of the agent", "MiB", 0),
     measure(ADDED, "a new record is a peer after, median", "ms", 1),
     measure(REMOVED, "a peer is removed after, median", "ms", 1),
     measure(MEDIAN, "time without an answer, median", "ms", 0),
+    measure(P95, "  95th percentile", "ms", 0),
     measure(P99, "  99th percentile", "ms", 0),
     measure(SLOWEST, "  slowest", "ms", 0),
     measure(CONNECTED, "peers that connect", "%", 1),

@@ -16,7 +16,7 @@ use super::clients::{FleetClients, peer};
 use super::store::{SOURCE, Store};
 use super::strangers::Strangers;
 use super::{
-    ADDED, AGENT_MEMORY, CALL_CPU, CONNECTED, LIST, LOOKUPS, MEDIAN, P99, PERCENTILES, PUTS,
+    ADDED, AGENT_MEMORY, CALL_CPU, CONNECTED, LIST, LOOKUPS, MEDIAN, P95, P99, PERCENTILES, PUTS,
     REMOVED, SENT, SLOWEST,
 };
 use crate::daemon;
@@ -41,8 +41,9 @@ const APART: Duration = Duration::from_millis(5);
 const HONEST: u32 = 20;
 const FLOOD: f64 = 60_000.0;
 const FLOOD_TIME: Duration = Duration::from_secs(16);
-/// Clients of a gateway that dies ping so often.
+/// A client of a gateway that dies pings so often, and all of them together at most once each `PING`.
 const EVERY: Duration = Duration::from_millis(100);
+const PING: Duration = Duration::from_micros(100);
 /// How long the other gateway has to get them back.
 const BACK: Duration = Duration::from_secs(25);
 
@@ -223,6 +224,7 @@ fn connected(times: &[f64], all: u32) -> Result<Values, Failure> {
     let at = |q| quantile(times, q).ok_or("no ping was answered");
     Ok(vec![
         (MEDIAN, at(0.5)?),
+        (P95, at(0.95)?),
         (P99, at(0.99)?),
         (SLOWEST, at(1.0)?),
         (CONNECTED, share),
@@ -272,6 +274,7 @@ pub(super) fn flood(entry: &Entry, sources: u32) -> Result<Values, Failure> {
 
 /// A gateway dies with its link, and another one with its key gets its address.
 pub(super) fn fail_over(entry: &Entry, count: u32, calls: bool) -> Result<Values, Failure> {
+    let every = EVERY.max(PING * count);
     let one = gateway(entry)?;
     let other = OtherGateway::new(entry, &one)?;
     let keys = Keys::several(count)?;
@@ -290,7 +293,7 @@ pub(super) fn fail_over(entry: &Entry, count: u32, calls: bool) -> Result<Values
     hosts::wg(&other.host, "setconf wg0 /run/wg.conf")?;
     let sockets = Sockets::bind(&one.players, PORT)?;
     let mut clients = FleetClients::new(&sockets, one.keys.public, 0, &keys)?;
-    clients.begin(Duration::from_millis(2), Some(EVERY), BACK + APART * count);
+    clients.begin(Duration::from_millis(2), Some(every), BACK + APART * count);
     let had = clients.first_answers().len();
     if had < keys.len() {
         return Err(format!("{had} of {count} clients had an answer before").into());
@@ -305,7 +308,7 @@ pub(super) fn fail_over(entry: &Entry, count: u32, calls: bool) -> Result<Values
             .host
             .run(move || std::fs::write("/run/wg0.endpoints", list))?;
     }
-    clients.go_on(EVERY, Duration::from_secs(3), None);
+    clients.go_on(every, Duration::from_secs(3), None);
     clients.forget_gaps();
     let cpu = proc::cpu_time(other.daemon.id())?;
     // It is dead, and the address moves at once: nothing here takes the time to notice.
@@ -328,7 +331,7 @@ pub(super) fn fail_over(entry: &Entry, count: u32, calls: bool) -> Result<Values
         }
         false => None,
     };
-    clients.go_on(EVERY, BACK, Some(died + Duration::from_millis(1)));
+    clients.go_on(every, BACK, Some(died + Duration::from_millis(1)));
     let gaps = clients.gaps();
     if let Some(mut call) = call {
         call.wait(COMMAND)?;
