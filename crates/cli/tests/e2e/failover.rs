@@ -18,8 +18,6 @@ pub const GATEWAY: &str = "192.168.77.1";
 ///   laptop   (wireguard-go) ─ switch ─┬─ first ──┬─ inside
 ///   stranger (Adit) ─────────┘        └─ second ─┘  10.80.0.1
 /// ```
-/// A client has a firewall, as a router with masquerade has it: it lets nothing in but answers of the address that
-/// moves.
 pub struct Failover {
     pub switch: Container,
     pub gateways: [Container; 2],
@@ -107,6 +105,7 @@ impl Failover {
                 "sed -i 's/^MASTER)/&\\nbirdc -s \\/run\\/bird.ctl enable inner4/; \
                  s/^\\*)/&\\nbirdc -s \\/run\\/bird.ctl disable inner4/' /etc/keepalived/wg0",
             );
+            host.sh_with_input("nft -f -", &block("only-shared"));
             let other = (3 - n).to_string();
             host.sh_with_input(
                 "rm -f /mnt/programs/ssh; cat > /mnt/programs/ssh; chmod 755 /mnt/programs/ssh",
@@ -141,10 +140,6 @@ impl Failover {
             let Some(program) = program else { continue };
             let host = Container::new(name);
             join(&host, n + 6);
-            host.sh(&format!(
-                "nft 'table ip own {{ chain input {{ type filter hook input priority 0; \
-                 udp sport 51820 ip saddr != {MOVED} drop; }}; }}'"
-            ));
             let daemon = Daemon::start(&host, program, "wg0", &Start::default());
             let config = format!(
                 "[Interface]\nPrivateKey = {}\n[Peer]\nPublicKey = {}\nAllowedIPs = {GATEWAY}/32, {INSIDE}/32\n\
