@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
-use adit_fleet::{RecordId, RecordList};
+use adit_fleet::{HeldPeers, RecordId, RecordList};
 use adit_proto::config::{DeviceStatus, PublicKey};
 
 /// How often to look.
@@ -22,13 +22,15 @@ pub(super) struct Eviction {
 }
 
 impl Eviction {
-    /// Those of the records that are followed whose peers are gone. `wall` is the time since the Unix epoch.
+    /// Those of the records that are followed whose peers are gone, here and elsewhere. `wall` is the time since the Unix
+    /// epoch.
     pub(super) fn gone(
         &mut self,
         (now, wall): (Instant, Duration),
         followed: Vec<RecordId>,
         list: &RecordList,
         status: &DeviceStatus,
+        held: &HeldPeers,
     ) -> Vec<RecordId> {
         let followed: HashSet<RecordId> = followed.into_iter().collect();
         self.since.retain(|id, _| followed.contains(id));
@@ -48,7 +50,9 @@ impl Eviction {
             if record.is_some_and(|record| record.allowance.quota.is_some()) {
                 continue;
             }
-            let last = key.and_then(|key| last.get(key).copied().flatten());
+            let here = key.and_then(|key| last.get(key).copied().flatten());
+            let anywhere = key.and_then(|key| held.get(key));
+            let last = here.max(anywhere.map(|it| Duration::from_millis(it.session)));
             let is_gone = match last {
                 Some(at) => wall.saturating_sub(at) >= GONE,
                 None => now.saturating_duration_since(since) >= FIRST,

@@ -73,5 +73,6 @@ fn stranger(event: &EventJson) -> Option<Stranger> {
         key: public_from_base64(event.peer.as_deref()?)?,
         from: event.endpoint.as_deref()?.parse().ok()?,
         is_proven: event.proven == Some(true),
+        is_elsewhere: false,
     })
 }

@@ -6,9 +6,9 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::Receiver;
+use std::sync::mpsc::{Receiver, SyncSender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use adit_ctl::keys::public_from_base64;
 use adit_ctl::status::{EventJson, EventKind};
@@ -24,6 +24,7 @@ use adit_proto::{LastSeen, Tai64N};
 use super::brought::replace;
 use super::etcd_client::{EtcdClient, EtcdMember};
 use super::news::{NewsSender, PAUSE, SourceNews};
+use super::wanted::{Stranger, WantedRecords};
 
 /// What comes within this time is written together.
 const GATHER: Duration = Duration::from_millis(50);
@@ -77,6 +78,8 @@ pub(super) struct WriteBack {
     pub(super) client: Arc<EtcdClient>,
     pub(super) news: NewsSender,
     pub(super) held: Arc<Mutex<HeldPeers>>,
+    /// To the thread that looks peers up: those of other gateways are brought here, too.
+    pub(super) wanted: Option<(Arc<WantedRecords>, SyncSender<Stranger>)>,
 }
 
 impl WriteBack {
@@ -171,9 +174,7 @@ impl WriteBack {
             HeldNews::Look => {
                 let status = UapiClient::connect(&self.interface).map(|mut client| client.get());
                 let Ok(Ok(status)) = status else { return };
-                let now = std::time::SystemTime::UNIX_EPOCH
-                    .elapsed()
-                    .unwrap_or_default();
+                let now = now();
                 for peer in status.peers {
                     let since = peer
                         .last_handshake
@@ -214,29 +215,60 @@ impl WriteBack {
     fn follow(&self, member: &EtcdMember<'_>) -> Result<(), EtcdRefusal> {
         let (client, prefix) = (&self.client, &self.prefix);
         let mut listed = HeldPeers::default();
+        let mut elsewhere = Vec::new();
         let revision = client.list(member, prefix, |pairs| {
-            let changes = pairs.into_iter().filter_map(|it| held_change(prefix, it));
-            changes.for_each(|(key, peer)| listed.change(key, peer));
+            for (key, peer) in pairs.into_iter().filter_map(|it| held_change(prefix, it)) {
+                elsewhere.extend(self.elsewhere(key, peer.as_ref()));
+                listed.change(key, peer);
+            }
             Ok(())
         })?;
         *self.held() = listed;
+        self.look_up(elsewhere);
         let mut next = revision + 1;
         loop {
             self.news.send(SourceNews::Held);
             client.watch(member, prefix, next, |changes| {
                 next = changes.next;
-                let mut held = self.held();
-                let all = changes.pairs.into_iter();
-                let all = all.filter_map(|it| held_change(prefix, it));
-                let count = all.map(|(key, peer)| held.change(key, peer)).count();
-                drop(held);
-                if count > 0 {
+                let mut elsewhere = Vec::new();
+                for (key, peer) in
+                    (changes.pairs.into_iter()).filter_map(|it| held_change(prefix, it))
+                {
+                    elsewhere.extend(self.elsewhere(key, peer.as_ref()));
+                    self.held().change(key, peer);
                     self.news.send(SourceNews::Held);
                 }
+                self.look_up(elsewhere);
                 Ok(())
             })?;
         }
     }
+
+    /// A peer that another gateway has, and that this one does not know, if it brings peers just in time.
+    fn elsewhere(&self, key: PublicKey, peer: Option<&HeldPeer>) -> Option<Stranger> {
+        let (wanted, _) = self.wanted.as_ref()?;
+        let peer = peer.filter(|peer| peer.gateway != self.gateway)?;
+        let age = now().saturating_sub(Duration::from_millis(peer.session));
+        let is_news = age < REJECT_AFTER_TIME && !wanted.has(&key.to_string().into());
+        Some(Stranger {
+            key,
+            from: peer.last.at.filter(|_| is_news)?,
+            is_proven: true,
+            is_elsewhere: true,
+        })
+    }
+
+    fn look_up(&self, strangers: Vec<Stranger>) {
+        if let Some((_, sender)) = &self.wanted {
+            // Without a receiver the process ends.
+            strangers.into_iter().for_each(|it| _ = sender.send(it));
+        }
+    }
+}
+
+/// Since the Unix epoch.
+fn now() -> Duration {
+    SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default()
 }
 
 /// A peer is here: what is to be written, if it is not elsewhere since, and that is news.
@@ -299,8 +331,8 @@ impl HeldFile {
         }
     }
 
-    pub(super) fn len(&self) -> usize {
-        lock(&self.held).len()
+    pub(super) fn held(&self) -> MutexGuard<'_, HeldPeers> {
+        lock(&self.held)
     }
 
     /// It is to be written anew.

@@ -98,7 +98,7 @@ fn the_file_is_written_once_a_second_at_most() {
         (1, Some(now + FILE_EACH))
     );
     file.write(now + FILE_EACH).expect("written");
-    assert_eq!((text().lines().count(), file.len()), (2, 2));
+    assert_eq!((text().lines().count(), file.held().len()), (2, 2));
     // Without its folder it is tried again.
     std::fs::remove_dir_all(&dir).expect("removed");
     file.changed();

@@ -62,7 +62,8 @@ impl Lookups {
         let found = gets(&self.client, member, &self.address.prefix, &ids, 0)?;
         let there: HashSet<RecordId> = found.iter().map(|(id, _)| RecordId::clone(id)).collect();
         self.wanted.answered(Instant::now(), selected, &there);
-        let calls = selected.iter().filter(|(id, _)| there.contains(*id));
+        let calls = selected.iter();
+        let calls = calls.filter(|(id, it)| there.contains(*id) && !it.is_elsewhere);
         let calls = calls
             .map(|(_, it)| (it.key, LastSeen::at(it.from)))
             .collect();

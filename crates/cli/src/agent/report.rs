@@ -17,6 +17,9 @@ use crate::cli::{self, AgentStatusArgs};
 use crate::failure::{Context, Result, bail, say};
 use crate::show::now;
 
+/// How often `--follow` looks.
+const LOOK: Duration = Duration::from_millis(100);
+
 /// Every field of the JSON, for the manual page.
 pub(crate) const FIELDS: &[(&str, &str)] = &[
     (
@@ -124,19 +127,36 @@ pub(crate) fn all(dir: &Path) -> Vec<AgentStatus> {
 }
 
 pub(super) fn print(args: &AgentStatusArgs) -> Result<()> {
-    let Some(status) = status_of(&args.state, &args.interface)? else {
-        bail!(
-            State,
-            "no agent has served {name}: `adit agent {name} --source dir:PATH` starts one",
-            name = args.interface
-        );
-    };
+    let mut last = None;
+    loop {
+        let Some(status) = status_of(&args.state, &args.interface)? else {
+            bail!(
+                State,
+                "no agent has served {name}: `adit agent {name} --source dir:PATH` starts one",
+                name = args.interface
+            );
+        };
+        if last.as_ref() != Some(&status) {
+            let is_first = last.is_none();
+            print_one(args, &status, is_first)?;
+            last = Some(status);
+        }
+        if !args.follow {
+            return Ok(());
+        }
+        std::thread::sleep(LOOK);
+    }
+}
+
+/// The status, below an earlier one unless it is the first.
+fn print_one(args: &AgentStatusArgs, status: &AgentStatus, is_first: bool) -> Result<()> {
     let text = match args.json {
         true => {
-            let text = serde_json::to_string(&status).context(|| "cannot write JSON".into())?;
+            let text = serde_json::to_string(status).context(|| "cannot write JSON".into())?;
             printable_json(&text).into_owned() + "\n"
         }
-        false => told(&status),
+        false if is_first => told(status),
+        false => format!("\n{}", told(status)),
     };
     cli::print(text.as_bytes())
 }

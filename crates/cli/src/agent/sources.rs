@@ -64,6 +64,7 @@ impl OpenSource {
         let (interface, sender) = (interface.to_owned(), news.clone());
         let (strangers, receiver) = sync_channel(STRANGERS);
         let strangers = matches!(self, Self::Etcd(_, Some(_), _)).then_some(strangers);
+        let elsewhere = strangers.clone();
         let (held, told) = sync_channel(HELD);
         let held = matches!(self, Self::Etcd(.., Some(_))).then_some(held);
         start_thread("adit-follow", move || {
@@ -87,11 +88,13 @@ impl OpenSource {
             }
             Self::Etcd(source, lookups, write_back) => {
                 start_thread("adit-source", move || source.work())?;
+                let wanted = lookups.as_ref().map(|it| Arc::clone(&it.wanted));
                 if let Some(lookups) = lookups {
                     start_thread("adit-lookups", move || lookups.work(&receiver))?;
                 }
                 if let Some(write_back) = write_back {
-                    let reader = write_back.clone();
+                    let mut reader = write_back.clone();
+                    reader.wanted = wanted.zip(elsewhere);
                     start_thread("adit-held", move || reader.read())?;
                     start_thread("adit-write-back", move || write_back.write(&told))?;
                 }

@@ -29,6 +29,8 @@ pub(super) struct Stranger {
     pub(super) from: SocketAddr,
     /// It receives there.
     pub(super) is_proven: bool,
+    /// Another gateway has it, and says so: it is not called, and not limited.
+    pub(super) is_elsewhere: bool,
 }
 
 /// The records that are followed.
@@ -121,6 +123,10 @@ impl WantedRecords {
             if state.missing.get(&id).is_some_and(|until| *until > now) {
                 continue;
             }
+            if stranger.is_elsewhere {
+                selected.insert(id, *stranger);
+                continue;
+            }
             let source = source_network(stranger.from.ip());
             let of_source = state.of_source.get(&source).copied().unwrap_or(0);
             let is_full = state.ids.len() + selected.len() >= MAX_RECORDS;
@@ -148,6 +154,12 @@ impl WantedRecords {
     ) {
         let mut state = self.state();
         for (id, stranger) in selected {
+            if stranger.is_elsewhere {
+                if found.contains(id) {
+                    state.ids.insert(RecordId::clone(id));
+                }
+                continue;
+            }
             if found.contains(id) {
                 state.in_vain = state.in_vain.saturating_sub(1);
                 let unproven = u32::from(!stranger.is_proven);

@@ -7,6 +7,7 @@ fn stranger(key: u32, host: u32) -> Stranger {
         key: PublicKey(bytes),
         from: (std::net::Ipv4Addr::from_bits(host), 9).into(),
         is_proven: false,
+        is_elsewhere: false,
     }
 }
 
@@ -94,4 +95,31 @@ fn what_is_evicted_is_not_followed_and_may_come_again() {
     assert!(!wanted.has(&id(1)) && wanted.has(&id(2)));
     assert_eq!(wanted.select(Instant::now(), &one).len(), 1);
     assert!(wanted.heard(&id(2), true) && !wanted.has(&id(2)));
+}
+
+#[test]
+fn peers_of_other_gateways_are_followed_without_a_limit() {
+    let wanted = WantedRecords::default();
+    let now = Instant::now();
+    let all: Vec<_> = (0..500)
+        .map(|key| Stranger {
+            is_elsewhere: true,
+            ..stranger(key, 1)
+        })
+        .collect();
+    let selected = wanted.select(now, &all);
+    assert_eq!(selected.len(), 500);
+    let found = (0..400).map(id).collect();
+    wanted.answered(now, &selected, &found);
+    assert_eq!(
+        (wanted.ids().len(), wanted.counts()),
+        (400, JustInTime::default())
+    );
+    // The others are asked for when they begin a handshake here.
+    assert_eq!(
+        wanted
+            .select(now, &[stranger(450, 1), stranger(7, 1)])
+            .len(),
+        1
+    );
 }

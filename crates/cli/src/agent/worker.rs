@@ -132,6 +132,7 @@ pub(super) fn work(args: &ServeAgentArgs) -> Result<ExitCode> {
                 client: Arc::clone(&client),
                 news: news.clone(),
                 held: Arc::clone(&held),
+                wanted: None,
             });
             OpenSource::of_etcd(address, client, &news, wanted, before, write_back)
         }
@@ -288,7 +289,10 @@ impl AgentWorker {
         let wall = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let times = (now, wall.unwrap_or_default());
         let list = self.reconciler.list();
-        let gone = self.eviction.gone(times, wanted.ids(), list, &status);
+        let none = HeldPeers::default();
+        let held = self.held.as_ref().map(HeldFile::held);
+        let held = held.as_deref().unwrap_or(&none);
+        let gone = self.eviction.gone(times, wanted.ids(), list, &status, held);
         wanted.evict(&gone);
         self.keys.forget(&gone);
         self.rules.forget(&gone);
@@ -465,7 +469,7 @@ impl AgentWorker {
             applied: self.reconciler.applied(),
             refused: list.refused().len(),
             refusals: report::first_refusals(list),
-            held: self.held.as_ref().map(HeldFile::len),
+            held: self.held.as_ref().map(|file| file.held().len()),
             just_in_time: self.wanted.as_ref().map(|wanted| wanted.counts()),
             ..self.status.clone()
         };

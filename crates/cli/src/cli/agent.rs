@@ -178,6 +178,9 @@ pub(crate) struct AgentStatusArgs {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
+    /// Go on, and print it again each time that it changes; with --json, a line each
+    #[arg(long)]
+    pub(crate) follow: bool,
     /// Where the agent keeps its status
     #[arg(long, value_name = "DIR", default_value = AGENT_DIR)]
     pub(crate) state: PathBuf,

@@ -77,7 +77,7 @@ pub(super) fn page(roff: &mut Roff) {
         "with `--write-back PREFIX`, the agent writes to the key PREFIX and the public key of a peer when a session with it \
          begins, or it moves: the name of the gateway, the endpoint, and the times of the last initiations both ways. It \
          follows these keys, and keeps what all gateways wrote in `STATE/INTERFACE.endpoints`, the latest sessions first, \
-         for `adit call --endpoints`. The file is written each second at most, or each 50 microseconds for each of its \
+         for `adit call --endpoints`. With `--just-in-time` it also brings their peers, which wait for the call. The file is written each second at most, or each 50 microseconds for each of its \
          lines, and stays while etcd is away. A key is removed a day after it was written. This takes a user who may also \
          write these keys.",
     );
@@ -168,6 +168,10 @@ pub(super) fn status(roff: &mut Roff) {
             (
                 "adit agent status wg0 --json | jq -e '.is_running and .state == \"listed\" and .refused == 0'",
                 "For a monitor: whether all is well.",
+            ),
+            (
+                "adit agent status wg0 --follow --json | jq --unbuffered -r '.failure // empty'",
+                "What goes wrong, as it happens.",
             ),
         ],
     );

@@ -190,3 +190,35 @@ fn a_saved_file_has_no_peer_of_an_agent() {
         refused(&left, command, 1, expected);
     }
 }
+
+#[test]
+fn what_an_agent_tells_is_followed_as_it_happens() {
+    if !only_adit() {
+        return;
+    }
+    let mut hub = Hub::new(&format!("dir:{PEERS}"));
+    hub.put("phone", &hub.phone());
+    hub.start(&[]);
+    hub.becomes(&[("applied", 1.into())]);
+    hub.left().sh(&format!(
+        "{} agent status wg0 --follow --json < /dev/null > /run/told 2>&1 & echo $! > /run/told.pid",
+        adit()
+    ));
+    let told = |what: &str, field: &str, value: serde_json::Value| {
+        wait_for(what, seconds(20), || {
+            let text = hub.left().sh("cat /run/told");
+            let last = text.lines().last().unwrap_or_default();
+            let last: serde_json::Value = serde_json::from_str(last).unwrap_or_default();
+            last[field] == value
+        });
+    };
+    told("how it is", "applied", 1.into());
+    hub.put("bad", "[Peer]\n");
+    told("a record is refused", "refused", 1.into());
+    hub.left().sh(&format!("rm {PEERS}/bad.conf"));
+    told("it is gone", "refused", 0.into());
+    hub.left()
+        .sh("pkill -9 -x adit-agent; pkill -9 -x adit-supervisor || true");
+    told("nobody is there", "is_running", false.into());
+    hub.left().sh("kill $(cat /run/told.pid)");
+}

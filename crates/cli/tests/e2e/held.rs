@@ -1,5 +1,6 @@
 //! `adit agent --write-back`: gateways tell each other by etcd which peers they have.
 
+use crate::agent::json as record;
 use crate::etcd::{PORT, Store};
 use crate::gateways::{Gateways, MOVED, adit, latest_handshake};
 use crate::harness::*;
@@ -9,9 +10,13 @@ const LIST: &str = "/run/adit-agent/wg0.endpoints";
 
 /// Starts the agent of a gateway, which reaches the store at `at`.
 fn start(host: &Container, at: &str, name: &str) {
+    start_with(host, at, name, "");
+}
+
+fn start_with(host: &Container, at: &str, name: &str, options: &str) {
     let program = Program::Adit.path();
     host.sh(&format!(
-        "{} agent wg0 --source etcd:http://{at}:{PORT}/wg0/ --write-back held/ --gateway {name} < /dev/null \
+        "{} agent wg0 --source etcd:http://{at}:{PORT}/wg0/ --write-back held/ --gateway {name} {options} < /dev/null \
          >> /run/agent.log 2>&1 &",
         program.display()
     ));
@@ -80,6 +85,53 @@ fn a_gateway_knows_where_the_peers_of_another_one_are() {
     second.sh(&format!("rm {LIST}"));
     start(second, "10.12.0.1", "second");
     assert_eq!(told(second, "second"), now);
+}
+
+#[test]
+fn a_gateway_with_peers_just_in_time_has_those_of_others() {
+    if !only_adit() {
+        return;
+    }
+    let gateways = Gateways::new(Program::Adit);
+    let (client, first, second) = (&gateways.client.host, &gateways.first, &gateways.second);
+    let store = Store::for_all(&gateways.net.net.right);
+    store.start(PORT);
+    let key = first.sh("wg show wg0 peers").trim().to_owned();
+    let has = |host: &Container| host.sh("wg show wg0 peers").contains(&key);
+    for (host, at, name) in [
+        (first, "10.11.0.1", "first"),
+        (second, "10.12.0.1", "second"),
+    ] {
+        host.sh(&format!("wg set wg0 peer {key} remove"));
+        start_with(host, at, name, "--just-in-time");
+    }
+    let listed = |host: &Container| {
+        adit(host, "agent status wg0 --json")
+            .stdout
+            .contains("\"listed\"")
+    };
+    wait_for("both have begun", seconds(20), || {
+        listed(first) && listed(second)
+    });
+    store.put(&format!("wg0/{key}"), &record(&key, "192.168.77.2/32"));
+    ping(client, "192.168.77.1", 1);
+    wait_for("the second gateway has the peer", seconds(20), || {
+        has(second)
+    });
+    told(second, "first");
+    // It waits there, and is not called.
+    assert_eq!(latest_handshake(second), 0);
+    store.kill();
+    gateways.fail_over();
+    let called = adit(
+        second,
+        &format!("call wg0 --endpoints {LIST} --from {MOVED}"),
+    );
+    assert!(called.stderr.contains("wg0 calls one peer"), "{called:?}");
+    wait_for("the client has come", seconds(20), || {
+        latest_handshake(second) > 0
+    });
+    ping(client, "192.168.77.1", 1);
 }
 
 #[test]
