@@ -30,9 +30,9 @@ use super::wanted::{Stranger, WantedRecords};
 const GATHER: Duration = Duration::from_millis(50);
 /// How long keys are written with one lease: half of what it lives.
 const LEASE_FOR: Duration = Duration::from_secs(adit_fleet::LEASE / 2);
-/// Between two writes of the file, at least; and for each line, which takes some 1 µs.
+/// Between two writes of the file, at least; and for each line, which takes 3 µs.
 const FILE_EACH: Duration = Duration::from_secs(1);
-const FILE_LINE: Duration = Duration::from_micros(50);
+const FILE_LINE: Duration = Duration::from_micros(100);
 
 /// What the interface tells of its peers.
 pub(super) enum HeldNews {

@@ -7,15 +7,16 @@ use adit_proto::{ActiveEndpoints, Device, Time};
 
 use crate::host::platform::RememberedPeers;
 
-/// How often it is kept, at most; and for each line, which takes 1.5 µs, so that this is some 1 % of a
-/// CPU.
-const REMEMBER: Duration = Duration::from_secs(1);
+/// How often endpoints are kept, at most: who came since is not called by the next process, and waits for 15 s. And
+/// for each line, which takes 1.5 µs, so that this is some 1 % of a CPU.
+const REMEMBER: Duration = Duration::from_millis(100);
 const REMEMBER_LINE: Duration = Duration::from_micros(150);
 /// How soon that is tried again.
 const REMEMBER_AGAIN: Duration = Duration::from_secs(60);
-/// Between two looks at what is used, for each line that is kept: one takes up to 1 µs, so that this
-/// is at most 0.1 % of a CPU.
-const LOOK: Duration = Duration::from_millis(1);
+/// Between two looks at what is used, at least; and for each line that is kept: one takes up to 1 µs, so that this is
+/// at most 0.1 % of a CPU.
+const LOOK: Duration = Duration::from_secs(1);
+const LOOK_LINE: Duration = Duration::from_millis(1);
 
 /// Lines that are written at a time, because handshakes wait meanwhile.
 const WRITTEN_AT_ONCE: usize = 1024;
@@ -54,7 +55,7 @@ impl Remember {
 
     /// Peers have other quotas, or may have.
     pub(super) fn quotas_changed(&mut self) {
-        self.look_at = Some(self.last + REMEMBER);
+        self.look_at = Some(self.last + LOOK);
     }
 
     /// Has `store` keep what has changed, if it is time: a part of it, and whether that is the last one.
@@ -114,7 +115,7 @@ impl Remember {
 
     fn look_again(&mut self, now: Time) {
         if !self.used.is_empty() {
-            self.look_at = Some(now + REMEMBER.max(LOOK * self.lines));
+            self.look_at = Some(now + LOOK.max(LOOK_LINE * self.lines));
         }
     }
 }
