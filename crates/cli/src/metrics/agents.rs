@@ -7,7 +7,7 @@ use super::page::{Metric, Page};
 type OfAgent = fn(&AgentStatus) -> Option<u64>;
 
 /// Metrics of one number for each agent: name, help.
-const OF_AGENTS: [(&str, &str, OfAgent); 6] = [
+const OF_AGENTS: [(&str, &str, OfAgent); 7] = [
     (
         "adit_agent_up",
         "Whether an agent serves the interface (1) or has ended (0)",
@@ -15,7 +15,7 @@ const OF_AGENTS: [(&str, &str, OfAgent); 6] = [
     ),
     (
         "adit_agent_works",
-        "Whether the agent has read its source whole, can read it, and can change the interface (1) or not (0)",
+        "Whether the agent has read its source whole, can read it, write to it where it should, and change the interface (1) or not (0)",
         |it| Some((it.state == SourceState::Listed && it.failure.is_none()).into()),
     ),
     (
@@ -37,6 +37,11 @@ const OF_AGENTS: [(&str, &str, OfAgent); 6] = [
         "adit_agent_last_list_timestamp_seconds",
         "When the last whole list of the source was complete",
         |it| it.last_list,
+    ),
+    (
+        "adit_agent_held_peers",
+        "Peers of which gateways have told who has them, with --write-back",
+        |it| it.held.map(|held| held as u64),
     ),
 ];
 
