@@ -27,6 +27,9 @@ const AHEAD: Duration = Duration::from_secs(600);
 /// Peers, and what is known of each, in the order in which they are called.
 type Calls = Vec<(PublicKey, LastSeen)>;
 
+/// A line of a list: a peer, what is known of it, and the gateway that has it, if that is said.
+type ListedPeer = ((PublicKey, LastSeen), Option<String>);
+
 pub(crate) fn call(args: &CallArgs) -> Result<()> {
     let name = &args.interface;
     if args.list {
@@ -70,7 +73,12 @@ fn call_each_time(args: &CallArgs, address: IpAddr) -> Result<()> {
 
 fn peers(args: &CallArgs) -> Result<Calls> {
     match &args.endpoints {
-        Some(path) => read(path),
+        Some(path) => {
+            let of = args.of.as_deref();
+            let mut listed = read(path)?;
+            listed.retain(|(_, gateway)| of.is_none_or(|of| gateway.as_deref() == Some(of)));
+            Ok(listed.into_iter().map(|(peer, _)| peer).collect())
+        }
         None => Ok(known(&status(&args.interface)?)),
     }
 }
@@ -209,7 +217,7 @@ fn is_stdin(path: &Path) -> bool {
     path == Path::new("-")
 }
 
-fn read(path: &Path) -> Result<Calls> {
+fn read(path: &Path) -> Result<Vec<ListedPeer>> {
     let is_stdin = is_stdin(path);
     let shown = match is_stdin {
         true => "standard input".to_owned(),
@@ -225,8 +233,8 @@ fn read(path: &Path) -> Result<Calls> {
 }
 
 /// Lines of a public key and an endpoint. One without, as wg(8) writes `(none)`, may be known here. Behind it may
-/// stand what an agent knows: timestamps, and a gateway.
-fn parse(text: &str) -> std::result::Result<Calls, (usize, &'static str)> {
+/// stand what an agent knows: timestamps, the time of the session, and a gateway.
+fn parse(text: &str) -> std::result::Result<Vec<ListedPeer>, (usize, &'static str)> {
     let mut peers = Vec::new();
     for (line, number) in text.lines().zip(1..) {
         let mut words = line.split_whitespace();
@@ -252,7 +260,9 @@ fn parse(text: &str) -> std::result::Result<Calls, (usize, &'static str)> {
         }
         };
         let [sent, received] = [timestamp(words.next())?, timestamp(words.next())?];
-        peers.push((key, LastSeen { at, sent, received }));
+        // When the session began, and where.
+        let gateway = words.nth(1).map(str::to_owned);
+        peers.push(((key, LastSeen { at, sent, received }), gateway));
     }
     Ok(peers)
 }
@@ -271,7 +281,7 @@ mod tests {
         let peers = parse(&text).expect("a list");
         let at: Vec<_> = peers
             .iter()
-            .map(|(_, last)| last.at.map(|at| at.to_string()))
+            .map(|((_, last), _)| last.at.map(|at| at.to_string()))
             .collect();
         let at: Vec<_> = at.iter().map(Option::as_deref).collect();
         assert_eq!(
@@ -294,10 +304,13 @@ mod tests {
     fn a_list_of_an_agent_has_timestamps_and_the_gateway() {
         let [sent, received] = [Tai64N([7; 12]), Tai64N([9; 12])];
         let text = format!(
-            "{KEY}\t192.0.2.1:7\t{sent}\t{received}\ta\n{KEY}\t192.0.2.1:7\t-\t{received}\tb\n"
+            "{KEY}\t192.0.2.1:7\t{sent}\t{received}\t7\ta\n{KEY}\t192.0.2.1:7\t-\t{received}\n"
         );
         let peers = parse(&text).expect("a list");
-        let timestamps: Vec<_> = peers.iter().map(|(_, it)| (it.sent, it.received)).collect();
+        let gateways: Vec<_> = peers.iter().map(|(_, it)| it.as_deref()).collect();
+        assert_eq!(gateways, [Some("a"), None]);
+        let timestamps = peers.iter().map(|((_, it), _)| (it.sent, it.received));
+        let timestamps: Vec<_> = timestamps.collect();
         assert_eq!(
             timestamps,
             [(sent, received), (Tai64N::default(), received)]
@@ -310,7 +323,7 @@ mod tests {
                 sent,
                 ..LastSeen::default()
             };
-            let (_, last) = believed((peers[0].0, last));
+            let (_, last) = believed((peers[0].0.0, last));
             assert_eq!(last.sent == sent, is_believed, "{ahead}");
         }
     }

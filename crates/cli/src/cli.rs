@@ -410,6 +410,9 @@ pub(crate) struct CallArgs {
     /// standard input. Without it, all peers are called whose endpoints this interface knows
     #[arg(long, value_name = "FILE")]
     pub(crate) endpoints: Option<PathBuf>,
+    /// Call only the peers that this gateway has, as a list of `adit agent --write-back` says
+    #[arg(long, value_name = "GATEWAY", requires = "endpoints")]
+    pub(crate) of: Option<String>,
     /// The address that handshakes leave from: the one that moved to this host
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) from: Option<IpAddr>,

@@ -303,6 +303,8 @@ fn every_field_of_an_agents_status_stands_in_its_page() {
     let full = adit_fleet::AgentStatus {
         failure: Some("text".into()),
         last_list: Some(1),
+        gateway: Some(String::new()),
+        write_back_failure: Some(String::new()),
         held: Some(1),
         just_in_time: Some(adit_fleet::JustInTime::default()),
         refusals: vec![adit_fleet::RefusedRecord {

@@ -4,11 +4,14 @@
 //! PREFIX + PUBLIC KEY    {"gateway":"a","endpoint":"192.0.2.1:7","session":1790000000123,"sent":"@4000…","received":"@4000…"}
 //! ```
 //!
-//! Whoever has the latest session with a peer has it. A key goes with its lease, [`LEASE`] after it was written.
+//! Whoever has the latest session with a peer has it. Timestamps of initiations say which one is later, because a peer
+//! takes none but greater ones from either gateway; clocks of gateways differ. A key goes with its lease, half to all of
+//! [`LEASE`] after it was written.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use adit_ctl::keys::public_from_base64;
 use adit_ctl::text::is_printable;
@@ -27,6 +30,10 @@ pub const HELD_AT_ONCE: usize = 100;
 pub const LEASE: u64 = 24 * 3600;
 /// Longest name of a gateway.
 const MAX_GATEWAY: usize = 64;
+/// What is later than this host's clock by more is not believed.
+const AHEAD: Duration = Duration::from_secs(600);
+/// Clocks of gateways may differ by this, in milliseconds.
+const SKEW: u64 = 60_000;
 
 /// A peer that a gateway has.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,8 +42,19 @@ pub struct HeldPeer {
     pub gateway: String,
     /// Where the peer is, and the timestamps of initiations.
     pub last: LastSeen,
-    /// When the session began, by the gateway's clock: milliseconds since the Unix epoch.
+    /// When the session began, by the gateway's clock, or later than the one before: milliseconds since the Unix epoch.
     pub session: u64,
+}
+
+/// What its own interface tells a gateway of a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PeerNews {
+    /// There is a session, which began at this time.
+    Session(LastSeen, u64),
+    /// There is one since this time, at this address. Its timestamps are not known.
+    Since(SocketAddr, u64),
+    /// It has moved to this address.
+    Moved(SocketAddr),
 }
 
 #[derive(Serialize, Deserialize)]
@@ -73,11 +91,19 @@ impl HeldPeer {
         serde_json::to_string(&json).ok()
     }
 
-    fn from_json(text: &[u8]) -> Option<Self> {
+    fn from_json(text: &[u8], now: Duration) -> Option<Self> {
         let json: HeldJson = serde_json::from_slice(text).ok()?;
+        let most = Tai64N::from_unix(now + AHEAD);
         let timestamp = |text: Option<String>| match text {
-            Some(text) => text.parse().ok(),
+            Some(text) => {
+                let at: Tai64N = text.parse().ok()?;
+                Some(if at > most { Tai64N::default() } else { at })
+            }
             None => Some(Tai64N::default()),
+        };
+        let session = match Duration::from_millis(json.session) > now + AHEAD {
+            true => u64::try_from(now.as_millis()).ok()?,
+            false => json.session,
         };
         let last = LastSeen {
             at: Some(json.endpoint).filter(|at| at.port() != 0),
@@ -88,19 +114,24 @@ impl HeldPeer {
         is_gateway_name(&json.gateway).then_some(Self {
             gateway: json.gateway,
             last,
-            session: json.session,
+            session,
         })
     }
 }
 
 /// What a key of `prefix` says: a peer, and who has it, if anybody does. `None` if it says nothing that is understood.
-pub fn held_change(prefix: &str, (key, value): EtcdPair) -> Option<(PublicKey, Option<HeldPeer>)> {
+/// Of times that are far ahead of `now`, since the Unix epoch, nothing is believed.
+pub fn held_change(
+    prefix: &str,
+    (key, value): EtcdPair,
+    now: Duration,
+) -> Option<(PublicKey, Option<HeldPeer>)> {
     let name = key.strip_prefix(prefix.as_bytes())?;
     let key = public_from_base64(std::str::from_utf8(name).ok()?)?;
     match value {
         EtcdValue::Deleted => Some((key, None)),
         EtcdValue::TooLong => None,
-        EtcdValue::Bytes(text) => Some((key, Some(HeldPeer::from_json(&text)?))),
+        EtcdValue::Bytes(text) => Some((key, Some(HeldPeer::from_json(&text, now)?))),
     }
 }
 
@@ -162,9 +193,53 @@ impl HeldPeers {
         }
     }
 
-    /// All that was told is void.
-    pub fn clear(&mut self) {
-        self.peers.clear();
+    /// What the gateway `own` is to write of a peer, if it has it and that is news.
+    pub fn claim(&self, own: &str, key: &PublicKey, news: PeerNews) -> Option<HeldPeer> {
+        let known = self.peers.get(key);
+        let is_ours = known.is_some_and(|it| it.gateway == own);
+        let (last, session) = known.map_or_else(Default::default, |it| (it.last, it.session));
+        let (at, now, session) = match news {
+            PeerNews::Session(now, since) => {
+                let is_later = now.sent > last.sent || now.received > last.received;
+                match (is_later || known.is_none(), is_ours) {
+                    (true, _) => (now.at, now, since.max(session + 1)),
+                    (false, true) => (now.at, now, session),
+                    (false, false) => return None,
+                }
+            }
+            PeerNews::Since(at, since) if known.is_none() || since > session + SKEW => {
+                (Some(at), last, since)
+            }
+            PeerNews::Since(at, _) | PeerNews::Moved(at) if is_ours => (Some(at), last, session),
+            PeerNews::Since(..) | PeerNews::Moved(_) => return None,
+        };
+        let peer = HeldPeer {
+            gateway: own.to_owned(),
+            last: LastSeen {
+                at,
+                sent: now.sent.max(last.sent),
+                received: now.received.max(last.received),
+            },
+            session,
+        };
+        (known != Some(&peer)).then_some(peer)
+    }
+
+    /// A store that has lost what it had says this: what it lacks stays. Returns what the gateway `own` is to write again.
+    pub fn went_back(&mut self, listed: &Self, own: &str) -> Vec<(PublicKey, HeldPeer)> {
+        let mut lost = Vec::new();
+        for (key, peer) in &self.peers {
+            let is_lost = (listed.peers.get(key)).is_none_or(|it| it.session < peer.session);
+            if is_lost && peer.gateway == own {
+                lost.push((*key, peer.clone()));
+            }
+        }
+        for (key, peer) in &listed.peers {
+            if (self.peers.get(key)).is_none_or(|it| it.session <= peer.session) {
+                self.change(*key, Some(peer.clone()));
+            }
+        }
+        lost
     }
 
     /// Who has this peer.
@@ -183,7 +258,7 @@ impl HeldPeers {
     }
 
     /// Lines for `adit call`, the peers with the latest sessions first: public key, endpoint, timestamps sent and
-    /// received, `-` where one is not known, and the gateway.
+    /// received, `-` where one is not known, when the session began in seconds since the Unix epoch, and the gateway.
     pub fn list(&self) -> String {
         let mut peers: Vec<_> = self.peers.iter().collect();
         peers.sort_unstable_by_key(|(key, peer)| (std::cmp::Reverse(peer.session), key.0));
@@ -195,8 +270,8 @@ impl HeldPeers {
                 .last
                 .at
                 .map_or_else(|| "(none)".into(), |at| at.to_string());
-            let gateway = &peer.gateway;
-            let _ = writeln!(text, "{key}\t{at}\t{sent}\t{received}\t{gateway}");
+            let (since, gateway) = (peer.session / 1000, &peer.gateway);
+            let _ = writeln!(text, "{key}\t{at}\t{sent}\t{received}\t{since}\t{gateway}");
         }
         text
     }

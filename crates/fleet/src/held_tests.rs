@@ -18,6 +18,9 @@ fn peer(gateway: &str, session: u64) -> HeldPeer {
     }
 }
 
+/// Long after the sessions of these tests.
+const NOW: Duration = Duration::from_secs(1_790_000_000);
+
 fn pair(key: &str, value: &str) -> EtcdPair {
     (key.into(), EtcdValue::Bytes(value.into()))
 }
@@ -38,9 +41,9 @@ fn what_is_written_is_what_is_read() {
         r#"{"gateway":"a","endpoint":"192.0.2.1:7","session":5,"sent":"@070707070707070707070707"}"#
     );
     let pair = (text("key"), EtcdValue::Bytes(text("value")));
-    assert_eq!(held_change(PREFIX, pair), Some((key, Some(peer))));
+    assert_eq!(held_change(PREFIX, pair, NOW), Some((key, Some(peer))));
     let gone = (text("key"), EtcdValue::Deleted);
-    assert_eq!(held_change(PREFIX, gone), Some((key, None)));
+    assert_eq!(held_change(PREFIX, gone, NOW), Some((key, None)));
 }
 
 #[test]
@@ -55,9 +58,9 @@ fn a_peer_that_is_nowhere_is_not_written() {
 fn what_others_write_is_not_believed() {
     let name = format!("{PREFIX}{}", key(7));
     let good = r#"{"gateway":"a","endpoint":"192.0.2.1:7","session":5}"#;
-    assert!(held_change(PREFIX, pair(&name, good)).is_some());
+    assert!(held_change(PREFIX, pair(&name, good), NOW).is_some());
     assert_eq!(
-        held_change(PREFIX, (name.clone().into(), EtcdValue::TooLong)),
+        held_change(PREFIX, (name.clone().into(), EtcdValue::TooLong), NOW),
         None
     );
     for (wrong_key, value) in [
@@ -78,7 +81,7 @@ fn what_others_write_is_not_believed() {
         (name.as_str(), good.replace("5}", r#"5,"sent":"7"}"#)),
     ] {
         assert_eq!(
-            held_change(PREFIX, pair(wrong_key, &value)),
+            held_change(PREFIX, pair(wrong_key, &value), NOW),
             None,
             "{value}"
         );
@@ -89,19 +92,17 @@ fn what_others_write_is_not_believed() {
 fn the_list_has_the_latest_sessions_first() {
     let mut held = HeldPeers::default();
     assert!(held.is_empty());
-    held.change(key(1), Some(peer("a", 5)));
-    held.change(key(2), Some(peer("b", 9)));
-    held.change(key(3), Some(peer("b", 7)));
+    held.change(key(1), Some(peer("a", 5_000)));
+    held.change(key(2), Some(peer("b", 9_999)));
+    held.change(key(3), Some(peer("b", 7_000)));
     held.change(key(3), None);
     let expected = format!(
-        "{}\t192.0.2.1:7\t@070707070707070707070707\t-\tb\n{}\t192.0.2.1:7\t@070707070707070707070707\t-\ta\n",
+        "{}\t192.0.2.1:7\t@070707070707070707070707\t-\t9\tb\n{}\t192.0.2.1:7\t@070707070707070707070707\t-\t5\ta\n",
         key(2),
         key(1)
     );
     assert_eq!((held.list(), held.len()), (expected, 2));
-    assert_eq!(held.get(&key(1)).map(|it| it.session), Some(5));
-    held.clear();
-    assert_eq!(held.list(), "");
+    assert_eq!(held.get(&key(1)).map(|it| it.session), Some(5_000));
 }
 
 #[test]
@@ -117,4 +118,102 @@ fn a_lease_is_a_number() {
     ] {
         assert!(lease(wrong).is_err());
     }
+}
+
+fn timestamp(n: u8) -> Tai64N {
+    Tai64N([n; 12])
+}
+
+fn last(at: &str, sent: u8, received: u8) -> LastSeen {
+    LastSeen {
+        at: at.parse().ok(),
+        sent: timestamp(sent),
+        received: timestamp(received),
+    }
+}
+
+#[test]
+fn what_is_far_ahead_is_not_believed() {
+    let name = format!("{PREFIX}{}", key(7));
+    let told = |seconds: u64| {
+        let at = NOW + Duration::from_secs(seconds);
+        let mut peer = peer("a", u64::try_from(at.as_millis()).expect("small"));
+        peer.last.sent = Tai64N::from_unix(at);
+        let text = peer.to_json().expect("it is somewhere");
+        let (_, read) = held_change(PREFIX, pair(&name, &text), NOW).expect("a peer");
+        let read = read.expect("it is somewhere");
+        (
+            read.session == peer.session,
+            read.last.sent == peer.last.sent,
+        )
+    };
+    assert_eq!(told(30), (true, true));
+    assert_eq!(told(3600), (false, false));
+}
+
+#[test]
+fn timestamps_say_which_session_is_the_later_one() {
+    let key = key(1);
+    let address = |text: &str| text.parse().expect("an address");
+    let mut held = HeldPeers::default();
+    let claim = |held: &HeldPeers, own: &str, news| held.claim(own, &key, news);
+    let first = PeerNews::Session(last("192.0.2.1:7", 0, 5), 100_000);
+    held.change(key, claim(&held, "a", first));
+    assert_eq!(claim(&held, "a", first), None, "it is known");
+    // The other gateway's clock is behind, and its session is later all the same.
+    let later = PeerNews::Session(last("192.0.2.2:7", 6, 0), 70_000);
+    let peer = claim(&held, "b", later).expect("news");
+    assert_eq!(
+        (peer.session, peer.last),
+        (100_001, last("192.0.2.2:7", 6, 5))
+    );
+    held.change(key, Some(peer));
+    // What the first one could not write for some time is old.
+    assert_eq!(
+        claim(
+            &held,
+            "a",
+            PeerNews::Session(last("192.0.2.1:7", 0, 5), 200_000)
+        ),
+        None
+    );
+    // An initiation that nobody confirmed moves no peer from one gateway to another.
+    assert_eq!(
+        claim(&held, "a", PeerNews::Moved(address("203.0.113.1:1"))),
+        None
+    );
+    let moved = claim(&held, "b", PeerNews::Moved(address("192.0.2.3:7"))).expect("news");
+    assert_eq!(
+        (moved.session, moved.last),
+        (100_001, last("192.0.2.3:7", 6, 5))
+    );
+    // A session whose timestamps are not known is later if it is by more than clocks differ.
+    let since = |at: u64| PeerNews::Since(address("192.0.2.1:7"), at);
+    assert_eq!(claim(&held, "a", since(130_000)), None);
+    let peer = claim(&held, "a", since(170_000)).expect("news");
+    assert_eq!(
+        (peer.session, peer.last),
+        (170_000, last("192.0.2.1:7", 6, 5))
+    );
+    assert!(claim(&HeldPeers::default(), "a", since(1)).is_some());
+}
+
+#[test]
+fn what_a_restored_store_lacks_stays_and_is_written_again() {
+    let mut held = HeldPeers::default();
+    for (n, gateway) in [(1, "a"), (2, "b"), (3, "a"), (4, "b")] {
+        held.change(key(n), Some(peer(gateway, 10)));
+    }
+    let mut listed = HeldPeers::default();
+    listed.change(key(2), Some(peer("a", 5)));
+    listed.change(key(3), Some(peer("a", 5)));
+    listed.change(key(4), Some(peer("a", 20)));
+    listed.change(key(5), Some(peer("a", 1)));
+    let mut lost = held.went_back(&listed, "a");
+    lost.sort_unstable_by_key(|(key, _)| key.0);
+    assert_eq!(lost, [(key(1), peer("a", 10)), (key(3), peer("a", 10))]);
+    let sessions: Vec<_> = (1..=5)
+        .map(|n| held.get(&key(n)).map(|it| it.session))
+        .collect();
+    assert_eq!(sessions, [10, 10, 10, 20, 1].map(Some));
 }

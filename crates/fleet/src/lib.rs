@@ -35,7 +35,7 @@ pub use etcd::{
 };
 pub use etcd_write::{delete_request, is_changed, put_request};
 pub use held::{
-    HELD_AT_ONCE, HeldPeer, HeldPeers, LEASE, held_change, hold_request, is_gateway_name,
+    HELD_AT_ONCE, HeldPeer, HeldPeers, LEASE, PeerNews, held_change, hold_request, is_gateway_name,
     lease as etcd_lease, lease_request,
 };
 pub use lines::{MAX_LINE, ProgramLine};

@@ -53,7 +53,13 @@ pub struct AgentStatus {
     /// When the source's last whole list was complete: seconds since the Unix epoch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_list: Option<u64>,
-    /// Peers of which it is known which gateway has them, if gateways tell each other.
+    /// What this gateway is called, if gateways tell each other which peers they have.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gateway: Option<String>,
+    /// Why that cannot be written or read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub write_back_failure: Option<String>,
+    /// Peers of which it is known which gateway has them, then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held: Option<usize>,
     /// What became of unknown peers, if the agent brings peers just in time.

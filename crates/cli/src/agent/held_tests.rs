@@ -16,14 +16,6 @@ fn seen(at: &str, sent: u8, received: u8) -> LastSeen {
     }
 }
 
-fn peer(gateway: &str, last: LastSeen, session: u64) -> HeldPeer {
-    HeldPeer {
-        gateway: gateway.into(),
-        last,
-        session,
-    }
-}
-
 #[test]
 fn sessions_and_moves_are_news_and_other_events_are_none() {
     let event = |kind: EventKind, fill: &dyn Fn(&mut EventJson)| {
@@ -32,44 +24,47 @@ fn sessions_and_moves_are_news_and_other_events_are_none() {
         event.endpoint = Some("192.0.2.1:7".into());
         event.time = 1_790_000_000.125;
         fill(&mut event);
-        HeldNews::of(&event)
+        match HeldNews::of(&event)? {
+            HeldNews::Peer(_, news) => Some(Some(news)),
+            HeldNews::Look => Some(None),
+        }
     };
     let stamped = |event: &mut EventJson| event.sent = Some(stamp(7).to_string());
-    let Some(HeldNews::Here(_, last, 1_790_000_000_125)) = event(EventKind::Session, &stamped)
-    else {
-        panic!("no news");
-    };
-    assert_eq!(last, seen("192.0.2.1:7", 7, 0));
-    let moved = event(EventKind::PeerRoamed, &|_| ());
-    assert!(matches!(moved, Some(HeldNews::Here(..))));
-    assert!(matches!(
-        event(EventKind::Missed, &|_| ()),
-        Some(HeldNews::Look)
-    ));
-    assert!(event(EventKind::PeerUp, &|_| ()).is_none());
+    let session = PeerNews::Session(seen("192.0.2.1:7", 7, 0), 1_790_000_000_125);
+    assert_eq!(event(EventKind::Session, &stamped), Some(Some(session)));
+    let moved = PeerNews::Moved("192.0.2.1:7".parse().expect("an address"));
+    assert_eq!(event(EventKind::PeerRoamed, &|_| ()), Some(Some(moved)));
+    assert_eq!(event(EventKind::Missed, &|_| ()), Some(None));
+    assert_eq!(event(EventKind::PeerUp, &|_| ()), None);
     let nowhere = |event: &mut EventJson| event.endpoint = None;
-    assert!(event(EventKind::Session, &nowhere).is_none());
-    assert!(event(EventKind::Session, &|event| event.time = f64::NAN).is_none());
+    assert_eq!(event(EventKind::Session, &nowhere), None);
+    let never = |event: &mut EventJson| event.time = f64::NAN;
+    assert_eq!(event(EventKind::Session, &never), None);
 }
 
 #[test]
-fn the_latest_session_has_the_peer_with_the_greatest_timestamps() {
-    let before = peer("b", seen("192.0.2.1:7", 7, 9), 100);
-    let is_here = |last, session| here("a", Some(&before), last, session);
-    // It was here before it was there.
-    assert_eq!(is_here(seen("192.0.2.9:9", 6, 0), 99), None);
-    let expected = peer("a", seen("192.0.2.9:9", 8, 9), 100);
+fn moves_wait_and_sessions_take_the_place_of_other_news() {
+    let key = PublicKey([1; 32]);
+    let [near, far] = ["192.0.2.1:7", "192.0.2.9:9"].map(|at| at.parse().expect("an address"));
+    let mut pending = UnwrittenPeers::default();
+    pending.take(key, PeerNews::Moved(far));
+    assert!(pending.news.is_empty());
+    pending.take(key, PeerNews::Since(near, 7));
+    pending.take(key, PeerNews::Session(seen("192.0.2.1:7", 1, 0), 8));
+    pending.take(key, PeerNews::Since(far, 7));
+    let session = |at| PeerNews::Session(seen(at, 1, 0), 8);
+    assert_eq!(pending.news[&key], session("192.0.2.1:7"));
+    pending.take(key, PeerNews::Moved(far));
+    assert_eq!(pending.news[&key], session("192.0.2.9:9"));
+    pending.add_moves();
+    assert_eq!(pending.news[&key], session("192.0.2.9:9"));
+    let other = PublicKey([2; 32]);
+    pending.take(other, PeerNews::Moved(far));
+    pending.add_moves();
     assert_eq!(
-        is_here(seen("192.0.2.9:9", 8, 0), 100),
-        Some(expected.clone())
+        (pending.news[&other], pending.moves.len()),
+        (PeerNews::Moved(far), 0)
     );
-    // What is written is no news.
-    let again = here("a", Some(&expected), seen("192.0.2.9:9", 8, 9), 100);
-    assert_eq!(again, None);
-    let moved = here("a", Some(&expected), seen("192.0.2.7:7", 0, 0), 101);
-    assert_eq!(moved, Some(peer("a", seen("192.0.2.7:7", 8, 9), 101)));
-    let first = here("a", None, seen("192.0.2.7:7", 1, 0), 1);
-    assert_eq!(first, Some(peer("a", seen("192.0.2.7:7", 1, 0), 1)));
 }
 
 #[test]
@@ -77,14 +72,18 @@ fn the_file_is_written_once_a_second_at_most() {
     let dir = std::env::temp_dir().join(format!("adit-held-{}", std::process::id()));
     std::fs::create_dir_all(&dir).expect("a folder");
     let path = path(&dir, "wg0");
-    let held = Arc::<Mutex<HeldPeers>>::default();
-    let mut file = HeldFile::new(&held, path.clone(), None);
+    let told = Arc::<Mutex<ToldPeers>>::default();
+    let mut file = HeldFile::new(&told, path.clone(), None);
     assert_eq!(file.deadline(), None);
     let now = Instant::now();
     let text = || std::fs::read_to_string(&path).unwrap_or_default();
     let change = |n: u8| {
-        let peer = peer("a", seen("192.0.2.1:7", n, 0), n.into());
-        lock(&held).change(PublicKey([n; 32]), Some(peer));
+        let peer = HeldPeer {
+            gateway: "a".into(),
+            last: seen("192.0.2.1:7", n, 0),
+            session: n.into(),
+        };
+        lock(&told).peers.change(PublicKey([n; 32]), Some(peer));
     };
     change(1);
     file.changed();
@@ -98,7 +97,7 @@ fn the_file_is_written_once_a_second_at_most() {
         (1, Some(now + FILE_EACH))
     );
     file.write(now + FILE_EACH).expect("written");
-    assert_eq!((text().lines().count(), file.held().len()), (2, 2));
+    assert_eq!((text().lines().count(), file.told().peers.len()), (2, 2));
     // Without its folder it is tried again.
     std::fs::remove_dir_all(&dir).expect("removed");
     file.changed();

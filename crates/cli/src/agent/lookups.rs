@@ -14,6 +14,7 @@ use super::news::{NewsSender, SourceNews};
 use super::wanted::{Stranger, WantedRecords};
 
 /// The thread that asks.
+#[derive(Clone)]
 pub(super) struct Lookups {
     pub(super) address: EtcdAddress,
     pub(super) client: Arc<EtcdClient>,

@@ -27,7 +27,7 @@ mod exec;
 pub(crate) mod filter;
 mod folder;
 mod follow;
-pub(crate) mod held;
+mod held;
 mod lookups;
 mod news;
 mod preshared;
@@ -52,6 +52,7 @@ use signal_hook::consts::{SIGCHLD, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 pub(crate) use self::brought::brought_to;
+pub(crate) use self::held::path as held_path;
 use self::news::BEGIN_ANEW;
 pub(crate) use self::records::{RecordEdit, add_record, edit_record};
 pub(crate) use self::report::{FIELDS, all, status_of};

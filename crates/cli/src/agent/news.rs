@@ -38,8 +38,9 @@ pub(super) enum SourceNews {
     KeyFiles(Option<BTreeSet<OsString>>),
     /// Gateways have told which peers they have.
     Held,
-    /// Why this gateway cannot tell; `None`: it can again.
-    NotHeld(Option<String>),
+    /// Why this gateway cannot tell, or cannot read that; `None`: it can again.
+    NotWritten(Option<String>),
+    NotRead(Option<String>),
 }
 
 /// The interface has news.

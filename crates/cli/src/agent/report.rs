@@ -64,6 +64,14 @@ pub(crate) const FIELDS: &[(&str, &str)] = &[
         "When the last whole list was complete: seconds since the Unix epoch. Absent before the first.",
     ),
     (
+        "gateway",
+        "With `--write-back`: what this gateway is called.",
+    ),
+    (
+        "write_back_failure",
+        "Why it cannot be written or read which gateway has which peer. Absent otherwise.",
+    ),
+    (
         "held",
         "With `--write-back`: peers of which it is known which gateway has them, this one included.",
     ),
@@ -189,6 +197,9 @@ fn told(status: &AgentStatus) -> String {
             text += "the first whole list is not complete: nothing is removed\n"
         }
         _ => {}
+    }
+    if let Some(failure) = &status.write_back_failure {
+        _ = writeln!(text, "failing: {failure}");
     }
     if let Some(held) = status.held {
         let peers = count(held, "peer");

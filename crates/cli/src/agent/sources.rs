@@ -64,8 +64,8 @@ impl OpenSource {
         let (interface, sender) = (interface.to_owned(), news.clone());
         let (strangers, receiver) = sync_channel(STRANGERS);
         let strangers = matches!(self, Self::Etcd(_, Some(_), _)).then_some(strangers);
-        let elsewhere = strangers.clone();
         let (held, told) = sync_channel(HELD);
+        let writer = held.clone();
         let held = matches!(self, Self::Etcd(.., Some(_))).then_some(held);
         start_thread("adit-follow", move || {
             follow::follow(&interface, &sender, strangers.as_ref(), held.as_ref())
@@ -89,13 +89,19 @@ impl OpenSource {
             Self::Etcd(source, lookups, write_back) => {
                 start_thread("adit-source", move || source.work())?;
                 let wanted = lookups.as_ref().map(|it| Arc::clone(&it.wanted));
+                let elsewhere = lookups.clone();
                 if let Some(lookups) = lookups {
                     start_thread("adit-lookups", move || lookups.work(&receiver))?;
                 }
                 if let Some(write_back) = write_back {
                     let mut reader = write_back.clone();
-                    reader.wanted = wanted.zip(elsewhere);
-                    start_thread("adit-held", move || reader.read())?;
+                    // Unknown peers do not wait for those of other gateways.
+                    let (sender, receiver) = sync_channel(STRANGERS);
+                    reader.wanted = wanted.zip(Some(sender));
+                    if let Some(elsewhere) = elsewhere {
+                        start_thread("adit-elsewhere", move || elsewhere.work(&receiver))?;
+                    }
+                    start_thread("adit-held", move || reader.read(&writer))?;
                     start_thread("adit-write-back", move || write_back.write(&told))?;
                 }
             }

@@ -123,13 +123,13 @@ impl WantedRecords {
             if state.missing.get(&id).is_some_and(|until| *until > now) {
                 continue;
             }
-            if stranger.is_elsewhere {
+            let is_full = state.ids.len() + selected.len() >= MAX_RECORDS;
+            if stranger.is_elsewhere && !is_full {
                 selected.insert(id, *stranger);
                 continue;
             }
             let source = source_network(stranger.from.ip());
             let of_source = state.of_source.get(&source).copied().unwrap_or(0);
-            let is_full = state.ids.len() + selected.len() >= MAX_RECORDS;
             let is_flood = !stranger.is_proven && state.unproven >= IN_VAIN_UNPROVEN;
             let is_beyond = state.in_vain >= IN_VAIN || of_source >= IN_VAIN_OF_SOURCE;
             if is_flood || is_beyond || is_full {

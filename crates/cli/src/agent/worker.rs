@@ -19,7 +19,7 @@ use super::etcd_client::EtcdClient;
 use super::evict::{self, Eviction};
 use super::exec;
 use super::folder::{FolderIdentity, WatchedFolder};
-use super::held::{self, HeldFile, WriteBack};
+use super::held::{self, HeldFile, ToldPeers, WriteBack};
 use super::news::{AgentNews, BEGIN_ANEW, InterfaceNews, NewsSender, PAUSE, SourceNews};
 use super::preshared::PresharedKeys;
 use super::report;
@@ -71,6 +71,7 @@ pub(super) fn work(args: &ServeAgentArgs) -> Result<ExitCode> {
         interface: name.clone(),
         pid: std::process::id(),
         source: args.source.to_string(),
+        gateway: args.write_back.as_ref().map(|_| args.gateway_name()),
         ..AgentStatus::default()
     };
     let has_brought = !brought.is_empty();
@@ -82,7 +83,7 @@ pub(super) fn work(args: &ServeAgentArgs) -> Result<ExitCode> {
         let ids = brought.values().map(RecordId::clone);
         Arc::new(WantedRecords::new(ids))
     });
-    let held = Arc::<Mutex<HeldPeers>>::default();
+    let told = Arc::<Mutex<ToldPeers>>::default();
     let mut worker = AgentWorker {
         wanted,
         eviction: Eviction::default(),
@@ -94,9 +95,9 @@ pub(super) fn work(args: &ServeAgentArgs) -> Result<ExitCode> {
         group,
         keys: PresharedKeys::new(args.psk_dir.clone()),
         told: HashMap::new(),
-        failures: [const { None }; 6],
+        failures: [const { None }; 7],
         held: (args.write_back.is_some())
-            .then(|| HeldFile::new(&held, held::path(&args.state, name), group)),
+            .then(|| HeldFile::new(&told, held::path(&args.state, name), group)),
         is_look_due: false,
         written: None,
         rules: PeerRules::start(args)?,
@@ -131,7 +132,7 @@ pub(super) fn work(args: &ServeAgentArgs) -> Result<ExitCode> {
                 gateway: args.gateway_name(),
                 client: Arc::clone(&client),
                 news: news.clone(),
-                held: Arc::clone(&held),
+                told: Arc::clone(&told),
                 wanted: None,
             });
             OpenSource::of_etcd(address, client, &news, wanted, before, write_back)
@@ -184,9 +185,9 @@ struct AgentWorker {
     keys: PresharedKeys,
     /// The refusals that were told.
     told: HashMap<RecordId, String>,
-    /// Why the source, the interface, its names, what is written back, the file of it and the status are not as they
-    /// should be.
-    failures: [Option<String>; 6],
+    /// Why the source, the interface, its names, what is written back and read, the file of it, and the status are not as
+    /// they should be.
+    failures: [Option<String>; 7],
     /// Which gateway has which peer.
     held: Option<HeldFile>,
     is_look_due: bool,
@@ -290,8 +291,8 @@ impl AgentWorker {
         let times = (now, wall.unwrap_or_default());
         let list = self.reconciler.list();
         let none = HeldPeers::default();
-        let held = self.held.as_ref().map(HeldFile::held);
-        let held = held.as_deref().unwrap_or(&none);
+        let told = self.held.as_ref().map(HeldFile::told);
+        let held = told.as_ref().map_or(&none, |told| &told.peers);
         let gone = self.eviction.gone(times, wanted.ids(), list, &status, held);
         wanted.evict(&gone);
         self.keys.forget(&gone);
@@ -313,9 +314,12 @@ impl AgentWorker {
     /// Writes down which gateway has which peer, if it is time.
     fn keep_held(&mut self, now: Instant) {
         let Some(file) = &mut self.held else { return };
+        if file.deadline().is_none_or(|at| at > now) {
+            return;
+        }
         let written = file.write(now).err();
         let why = written.map(|error| format!("cannot write where peers are: {error}"));
-        self.fail(4, why);
+        self.fail(5, why);
     }
 
     fn take(&mut self, news: SourceNews) -> Result<()> {
@@ -372,7 +376,8 @@ impl AgentWorker {
                     file.changed();
                 }
             }
-            SourceNews::NotHeld(why) => self.fail(3, why),
+            SourceNews::NotWritten(why) => self.fail(3, why),
+            SourceNews::NotRead(why) => self.fail(4, why),
             // The caller's.
             SourceNews::Replaced | SourceNews::Ended(_) => {}
         }
@@ -452,7 +457,8 @@ impl AgentWorker {
             (None, 1) => say!("adit: {name}: the interface takes changes again"),
             (None, 2) => say!("adit: {name}: endpoints that are names are looked up"),
             (None, 3) => say!("adit: {name}: the store is told again which peers are here"),
-            (None, 4) => say!("adit: {name}: where peers are can be written again"),
+            (None, 4) => say!("adit: {name}: which peers gateways have can be read again"),
+            (None, 5) => say!("adit: {name}: where peers are can be written again"),
             (None, _) => say!("adit: {name}: the status can be written again"),
         }
         self.failures[what] = why;
@@ -461,7 +467,7 @@ impl AgentWorker {
     /// Replaces the status, if it is another one.
     fn report(&mut self) {
         let list = self.reconciler.list();
-        let failures = self.failures[..5].iter().flatten();
+        let failures = self.failures[..3].iter().flatten();
         let mut failures = failures.chain(self.rules.failure());
         let new = AgentStatus {
             failure: failures.next().cloned(),
@@ -469,7 +475,8 @@ impl AgentWorker {
             applied: self.reconciler.applied(),
             refused: list.refused().len(),
             refusals: report::first_refusals(list),
-            held: self.held.as_ref().map(|file| file.held().len()),
+            write_back_failure: self.failures[3..6].iter().flatten().next().cloned(),
+            held: self.held.as_ref().map(|file| file.told().peers.len()),
             just_in_time: self.wanted.as_ref().map(|wanted| wanted.counts()),
             ..self.status.clone()
         };
@@ -480,7 +487,7 @@ impl AgentWorker {
                 .err()
                 .map(|error| format!("cannot write the status: {error}"));
             self.written = Some(new).filter(|_| error.is_none());
-            self.fail(5, error);
+            self.fail(6, error);
         }
     }
 }

@@ -77,9 +77,10 @@ pub(super) fn page(roff: &mut Roff) {
         "with `--write-back PREFIX`, the agent writes to the key PREFIX and the public key of a peer when a session with it \
          begins, or it moves: the name of the gateway, the endpoint, and the times of the last initiations both ways. It \
          follows these keys, and keeps what all gateways wrote in `STATE/INTERFACE.endpoints`, the latest sessions first, \
-         for `adit call --endpoints`. With `--just-in-time` it also brings their peers, which wait for the call. The file is written each second at most, or each 100 microseconds for each of its \
-         lines, and stays while etcd is away. A key is removed a day after it was written. This takes a user who may also \
-         write these keys.",
+         for `adit call --endpoints`. With `--just-in-time` it also brings their peers, which wait for the call. The file \
+         is written once a second at most, and once in 10 seconds with 100,000 peers. It stays while etcd is away. A key \
+         is removed half a day to a day after it was written. Times that are more than ten minutes ahead are not \
+         believed. Each gateway needs a name of its own. This takes a user who may read and write these keys.",
     );
     paragraph(
         roff,

@@ -16,7 +16,10 @@ const OF_AGENTS: [(&str, &str, OfAgent); 7] = [
     (
         "adit_agent_works",
         "Whether the agent has read its source whole, can read it, write to it where it should, and change the interface (1) or not (0)",
-        |it| Some((it.state == SourceState::Listed && it.failure.is_none()).into()),
+        |it| {
+            let fails = it.failure.is_some() || it.write_back_failure.is_some();
+            Some((it.state == SourceState::Listed && !fails).into())
+        },
     ),
     (
         "adit_agent_records",

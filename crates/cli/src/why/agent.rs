@@ -2,11 +2,16 @@
 
 use std::path::Path;
 
+use adit_ctl::status::PeerJson;
 use adit_fleet::{AgentStatus, RefusedRecord, SourceState};
 
+use adit_proto::limits::REJECT_AFTER_TIME;
+
+use super::attempt::is_fresh;
 use super::causes::{Cause, Certainty, Finding};
-use crate::agent::status_of;
+use crate::agent::{held_path, status_of};
 use crate::cli::AGENT_DIR;
+use crate::show;
 
 /// Why the peer that `words` name, or any, is not there; `None` if no agent has served the interface.
 pub(super) fn missing(interface: &str, words: Option<&str>) -> Option<Finding> {
@@ -52,6 +57,44 @@ fn of_status(status: &AgentStatus, words: Option<&str>) -> Finding {
         _ => format!("{source}, from which the peers of {name} come, has no record of {what}"),
     };
     not_brought(name, text)
+}
+
+/// That another gateway has the peer, if that is so.
+pub(super) fn elsewhere(interface: &str, peer: &PeerJson) -> Option<Finding> {
+    if is_fresh(peer) {
+        return None;
+    }
+    let dir = Path::new(AGENT_DIR);
+    let own = status_of(dir, interface).ok()??.gateway?;
+    let list = std::fs::read_to_string(held_path(dir, interface)).ok()?;
+    let (gateway, at, since) = holder(&list, &peer.public_key)?;
+    // No session is older.
+    let is_over = show::now().saturating_sub(since) >= REJECT_AFTER_TIME.as_secs();
+    if gateway == own || is_over {
+        return None;
+    }
+    let text = format!(
+        "gateway {gateway} has the peer, which is at {at}; this one is {own}. Nothing was tried: a handshake would move \
+         the peer here"
+    );
+    let call = format!(
+        "adit call {interface} --endpoints {}",
+        held_path(dir, interface).display()
+    );
+    Some(
+        Finding::new(Cause::OtherGateway, Certainty::Likely, text)
+            .run(format!("at {gateway}: adit why {interface}"))
+            .run(format!("if {gateway} has died: {call}")),
+    )
+}
+
+/// The gateway and the endpoint of a peer in the list of an agent, and since when, in seconds since the Unix epoch.
+fn holder<'a>(list: &'a str, key: &str) -> Option<(&'a str, &'a str, u64)> {
+    let mut lines = list.lines().map(str::split_whitespace);
+    let mut words = lines.find_map(|mut words| (words.next() == Some(key)).then_some(words))?;
+    let at = words.next()?;
+    let since = words.nth(2)?.parse().ok()?;
+    Some((words.next()?, at, since))
 }
 
 fn not_brought(interface: &str, text: String) -> Finding {
@@ -116,6 +159,14 @@ mod tests {
             assert_eq!(cause, Cause::RecordRefused, "{words:?}");
             assert!(text.contains(record), "{words:?}: {text}");
         }
+    }
+
+    #[test]
+    fn the_list_of_an_agent_says_which_gateway_has_a_peer() {
+        let list = "KEY1\t192.0.2.1:7\t-\t@4000\t5\ta\nKEY2\t192.0.2.2:7\t-\t-\t9\tb\nKEY3\n";
+        assert_eq!(holder(list, "KEY2"), Some(("b", "192.0.2.2:7", 9)));
+        assert_eq!(holder(list, "KEY"), None);
+        assert_eq!(holder(list, "KEY3"), None);
     }
 
     #[test]

@@ -69,6 +69,10 @@ causes! {
     NotBrought => "not_brought":
         "`wg show wg0 peers` does not list it; `adit agent status wg0` says how the agent is.",
         "`systemctl restart adit-agent@wg0`, or add the record to the source";
+    /// Another gateway has the peer, as its agent says (`--write-back`). To begin a handshake here would move it.
+    OtherGateway => "other_gateway":
+        "`grep KEY /run/adit-agent/wg0.endpoints` ends with the name of another gateway.",
+        "`adit why wg0` at that gateway; `adit call wg0 --endpoints /run/adit-agent/wg0.endpoints` where it has died";
     /// The peer has the public key of this interface, which ignores it.
     OwnKey => "own_key":
         "The file has the peer, and `wg show wg0 peers` does not.",

@@ -16,7 +16,7 @@ use super::firewall::{closing, dropping, nftables};
 use super::forwarding::Forwarding;
 use super::other_end::OtherEnd;
 use super::reverse_path::{self, ReversePath};
-use super::rules::{Limited, RuleTable};
+use super::rules::{AgentTable, Limited};
 use crate::networks::{Collision, Networks, disables_v6, is_link_local, is_private, is_tunnel};
 use crate::why::blocks::{blocks, inhabitant, is_host, nested, owner};
 use crate::why::reach::{PortReply, reach};
@@ -60,7 +60,7 @@ pub(super) struct HostState {
     /// Towards the Internet, without tunnels.
     uplink: Option<RouteLookup>,
     /// What an agent lets peers open.
-    rules: Option<RuleTable>,
+    rules: Option<AgentTable>,
     /// Other interfaces here that an Adit serves.
     others: Vec<InterfaceJson>,
 }
@@ -171,7 +171,7 @@ impl HostState {
             clock: clock(&link.name, status),
             here: Forwarding::look(status, device.map(|link| link.name.clone())),
             uplink: uplink.filter(|_| !device.is_some_and(is_tunnel)),
-            rules: RuleTable::look(&status.name),
+            rules: AgentTable::look(&status.name),
             others: OtherEnd::all(&status.name),
             links,
             addresses,

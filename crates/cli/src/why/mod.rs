@@ -238,6 +238,11 @@ fn choose<'a>(
                 "adit add {name} PUBLIC-KEY --endpoint ADDRESS:PORT"
             )));
     }
+    if let [peer] = peers[..]
+        && let Some(finding) = agent::elsewhere(name, peer)
+    {
+        return Err(finding);
+    }
     if peers.len() > MAX_PEERS {
         let (troubled, others): (Vec<&PeerJson>, Vec<&PeerJson>) =
             peers.into_iter().partition(|peer| !is_fresh(peer));

@@ -8,7 +8,7 @@ use super::firewall::nft;
 
 /// The table of an agent for an interface.
 #[derive(Clone, Debug)]
-pub(super) struct RuleTable {
+pub(super) struct AgentTable {
     name: String,
     /// Packets of all peers that its rules have dropped.
     dropped: Option<u64>,
@@ -22,7 +22,7 @@ pub(crate) struct Limited {
     pub(crate) dropped: Option<u64>,
 }
 
-impl RuleTable {
+impl AgentTable {
     /// `None` if there is none, or nft(8) cannot be asked.
     pub(super) fn look(interface: &str) -> Option<Self> {
         let name = format!("inet adit-rules-{interface}");

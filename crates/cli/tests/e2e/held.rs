@@ -59,6 +59,10 @@ fn a_gateway_knows_where_the_peers_of_another_one_are() {
         "{status}"
     );
 
+    let why = adit(second, "why wg0").stdout;
+    assert!(why.contains("gateway first has the peer"), "{why}");
+    assert_eq!(latest_handshake(second), 0);
+
     // Without the store and the first gateway, the second one knows whom to call.
     store.kill();
     gateways.fail_over();

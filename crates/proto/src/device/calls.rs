@@ -13,37 +13,16 @@ use std::time::Duration;
 
 use crate::Time;
 use crate::device::Device;
+use crate::device::last_seen::LastSeen;
 use crate::device::peer_state::{CallReason, PeerState};
 use crate::endpoint::{Endpoint, Source};
 use crate::limits::*;
 use crate::secret::PublicKey;
-use crate::time::Tai64N;
 
 /// Between two calls.
 const INTERVAL: Duration = Duration::from_nanos(1_000_000_000 / CALLS_PER_SECOND as u64);
 /// A peer that is called may be gone for good: it is called twice.
 const PATIENCE: Duration = Duration::from_secs(2 * REKEY_TIMEOUT.as_secs() - 1);
-
-/// What another host tells of a peer that it had until now.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LastSeen {
-    /// Where it was, if that is known.
-    pub at: Option<SocketAddr>,
-    /// The timestamp of the last initiation to it: it takes none but a later one. All zeros if that is not known.
-    pub sent: Tai64N,
-    /// The greatest timestamp of its own initiations: one that is not later is a copy.
-    pub received: Tai64N,
-}
-
-impl LastSeen {
-    /// It was there.
-    pub fn at(addr: SocketAddr) -> Self {
-        Self {
-            at: Some(addr),
-            ..Self::default()
-        }
-    }
-}
 
 /// What becomes of a peer that is to be called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -28,6 +28,7 @@ mod configure;
 mod configure_peer;
 mod handed_over;
 mod handshake;
+mod last_seen;
 mod outcome;
 mod output;
 mod packet;
@@ -59,10 +60,11 @@ use crate::{AllowedIps, InUse, Tai64N, Time};
 use peer_state::PeerState;
 use remembered::Remembered;
 
-pub use calls::{ActiveEndpoints, LastSeen, PeerCall};
+pub use calls::{ActiveEndpoints, PeerCall};
 pub use common::Random;
 pub use configure::Transaction;
 pub use handed_over::{HAND_OVER_FORMAT, Import, NotImported};
+pub use last_seen::LastSeen;
 pub use outcome::{
     FailureReason, HandshakeFailure, HandshakeKind, HandshakeOutcome, Liveness, Refusal,
 };

@@ -7,7 +7,7 @@ use arrayvec::ArrayVec;
 
 use crate::Endpoint;
 use crate::allowance::Access;
-use crate::device::calls::LastSeen;
+use crate::device::last_seen::LastSeen;
 use crate::device::outcome::Liveness;
 use crate::device::search::MAX_PROBES;
 use crate::peer::Peer;
