@@ -359,3 +359,70 @@ fn a_split_brain_that_ends_leaves_all_clients_connected() {
         "{after:?}"
     );
 }
+
+/// Sends back what it gets.
+const ECHO: &str = "
+import socket
+server = socket.create_server(('10.80.0.1', 7000))
+stream, _ = server.accept()
+while data := stream.recv(65536):
+    stream.sendall(data)
+";
+
+/// Has 10 KB come back each 20 ms, and says the longest time that took, in milliseconds.
+const ASK: &str = "
+import os, socket, time
+stream = socket.create_connection(('10.80.0.1', 7000), timeout=60)
+longest = 0
+for n in range(300):
+    data, begun = os.urandom(10_000), time.monotonic()
+    stream.sendall(data)
+    back = b''
+    while len(back) < len(data):
+        piece = stream.recv(65536)
+        assert piece, 'it has ended'
+        back += piece
+    assert back == data
+    longest = max(longest, time.monotonic() - begun)
+    open('/run/asked', 'w').write(str(n))
+    time.sleep(0.02)
+print(round(1000 * longest))
+";
+
+#[test]
+fn a_stream_through_a_gateway_outlives_it() {
+    if !Program::Adit.is_adit() {
+        return;
+    }
+    let net = Failover::new();
+    net.tells_where_peers_are();
+    assert_eq!(net.owners(), [true, false]);
+    net.inside.sh_with_input("cat > /run/echo", ECHO);
+    net.inside
+        .sh("python3 /run/echo < /dev/null > /run/echo.log 2>&1 &");
+    let phone = &net.clients[0].1.host;
+    phone.sh_with_input("cat > /run/ask", ASK);
+    phone.sh(
+        "for n in $(seq 100); do ping -n -q -c 1 -W 0.3 10.80.0.1 > /dev/null && break; done
+         rm -f /run/asked; { python3 /run/ask; echo $?; } < /dev/null > /run/ask.log 2>&1 &",
+    );
+    let asked = |least: u32| {
+        wait_for(&format!("{least} answers"), seconds(90), || {
+            let count = phone.sh("cat /run/asked 2> /dev/null || echo 0");
+            count.trim().parse().is_ok_and(|count: u32| count >= least)
+        });
+    };
+    asked(50);
+    net.switch.sh("ip link set port1 down");
+    asked(299);
+    wait_for("it has ended", seconds(20), || {
+        phone.sh("cat /run/ask.log").lines().count() >= 2
+    });
+    let told = phone.sh("cat /run/ask.log");
+    println!("longest answer, ms, and exit status: {told}");
+    let longest: Option<u32> = told.lines().next().and_then(|it| it.parse().ok());
+    assert!(told.ends_with("\n0\n"), "{told}");
+    // Without a call the phone misses its answer for 15 s before it begins a handshake.
+    assert!(longest.is_some_and(|longest| longest < 14_000), "{told}");
+    assert_eq!(net.owners(), [false, true]);
+}
