@@ -86,7 +86,7 @@ pub(super) struct ToldPeers {
     pub(super) peers: HeldPeers,
     /// It is followed: nothing newer is in the store.
     is_current: bool,
-    /// The store's as of the last list.
+    /// The store's, as far as it was followed.
     revision: i64,
 }
 
@@ -350,6 +350,9 @@ impl WriteBack {
                     self.told().peers.change(key, peer);
                     self.news.send(SourceNews::Held);
                 }
+                let mut told = self.told();
+                told.revision = told.revision.max(next - 1);
+                drop(told);
                 self.look_up(elsewhere);
                 Ok(())
             })?;
