@@ -182,9 +182,9 @@ fn goals(experiment: &Experiment<Part>) -> Vec<GoalResult> {
         (Part::Records, REMOVED, AtMost(100.0), " ms"),
         (Part::JustInTime, P99, AtMost(50.0), " ms"),
         (Part::JustInTime, CONNECTED, AtLeast(100.0), " %"),
-        (Part::FloodOne, LOOKUPS, AtMost(120.0), " a second"),
+        (Part::FloodOne, LOOKUPS, AtMost(100.0), " a second"),
         (Part::FloodOne, CONNECTED, AtLeast(100.0), " %"),
-        (Part::FloodMany, LOOKUPS, AtMost(120.0), " a second"),
+        (Part::FloodMany, LOOKUPS, AtMost(100.0), " a second"),
         (Part::FloodMany, CONNECTED, AtLeast(100.0), " %"),
         (Part::Called, P99, AtMost(200.0), " ms"),
     ];
