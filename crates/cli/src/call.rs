@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::io::{ErrorKind, Read};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::path::Path;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use adit_ctl::keys;
 use adit_ctl::uapi::{CalledPeers, ClientError, MAX_CALLED, UapiClient};
@@ -19,10 +19,6 @@ use crate::failure::{Context, Failure, Result, bail, say};
 use crate::quick;
 
 mod present;
-
-/// Timestamps of a list that are later than this host's clock by more are not believed: a peer would take no
-/// handshake until then.
-const AHEAD: Duration = Duration::from_secs(600);
 
 /// Peers, and what is known of each, in the order in which they are called.
 type Calls = Vec<(PublicKey, LastSeen)>;
@@ -77,6 +73,13 @@ fn peers(args: &CallArgs) -> Result<Calls> {
             let of = args.of.as_deref();
             let mut listed = read(path)?;
             listed.retain(|(_, gateway)| of.is_none_or(|of| gateway.as_deref() == Some(of)));
+            if let (Some(of), true) = (of, listed.is_empty()) {
+                bail!(
+                    Mistake,
+                    "{} has no peer of a gateway {of}: the last word of each line is a gateway",
+                    path.display()
+                );
+            }
             Ok(listed.into_iter().map(|(peer, _)| peer).collect())
         }
         None => Ok(known(&status(&args.interface)?)),
@@ -88,7 +91,9 @@ fn call_all(args: &CallArgs, peers: &Calls) -> Result<()> {
     let mut all = CalledPeers::default();
     let mut client = connect(name)?;
     for some in peers.chunks(MAX_CALLED) {
-        let some: Vec<_> = some.iter().map(|it| believed(*it)).collect();
+        let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+        let believed = |(key, last): &(PublicKey, LastSeen)| (*key, last.believed(now));
+        let some: Vec<_> = some.iter().map(believed).collect();
         let told = client.call_peers(&some, args.from);
         let told = told.map_err(|error| not_called(name, &error))?;
         all.called += told.called;
@@ -200,19 +205,6 @@ fn list(status: &DeviceStatus) -> String {
     text
 }
 
-/// Without timestamps that cannot be.
-fn believed((key, last): (PublicKey, LastSeen)) -> (PublicKey, LastSeen) {
-    let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
-    let most = Tai64N::from_unix(now + AHEAD);
-    let or_none = |at: Tai64N| if at > most { Tai64N::default() } else { at };
-    let last = LastSeen {
-        at: last.at,
-        sent: or_none(last.sent),
-        received: or_none(last.received),
-    };
-    (key, last)
-}
-
 fn is_stdin(path: &Path) -> bool {
     path == Path::new("-")
 }
@@ -315,17 +307,6 @@ mod tests {
             timestamps,
             [(sent, received), (Tai64N::default(), received)]
         );
-        // Some of the past and of now; not the year 2100.
-        let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
-        for (ahead, is_believed) in [(30, true), (3600, false)] {
-            let sent = Tai64N::from_unix(now + Duration::from_secs(ahead));
-            let last = LastSeen {
-                sent,
-                ..LastSeen::default()
-            };
-            let (_, last) = believed((peers[0].0.0, last));
-            assert_eq!(last.sent == sent, is_believed, "{ahead}");
-        }
     }
 
     #[test]

@@ -1,12 +1,12 @@
-//! Which gateway has which peer, and where that peer is: what gateways tell each other by keys of etcd.
+//! Keys of etcd by which gateways tell each other which peers they have, and where these are.
 //!
 //! ```text
 //! PREFIX + PUBLIC KEY    {"gateway":"a","endpoint":"192.0.2.1:7","session":1790000000123,"sent":"@4000…","received":"@4000…"}
 //! ```
 //!
-//! Whoever has the latest session with a peer has it. Timestamps of initiations say which one is later, because a peer
-//! takes none but greater ones from either gateway; clocks of gateways differ. A key goes with its lease, half to all of
-//! [`LEASE`] after it was written.
+//! The gateway with the latest session has the peer. Timestamps of initiations say which session is later: a peer takes
+//! only greater ones, from all gateways. The clocks of gateways differ. etcd removes a key when its lease ends, half of
+//! [`LEASE`] to all of it after it was written.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -26,13 +26,11 @@ use crate::etcd::{EtcdPair, EtcdRefusal, EtcdValue, read};
 
 /// Most keys that are written at once: etcd takes 128 operations in a transaction unless it is told otherwise.
 pub const HELD_AT_ONCE: usize = 100;
-/// Seconds until a key goes that is not written anew. No session is that old, so the peer begins one itself.
+/// Seconds until etcd removes a key that is not written again.
 pub const LEASE: u64 = 24 * 3600;
 /// Longest name of a gateway.
 const MAX_GATEWAY: usize = 64;
-/// What is later than this host's clock by more is not believed.
-const AHEAD: Duration = Duration::from_secs(600);
-/// Clocks of gateways may differ by this, in milliseconds.
+/// How much the clocks of gateways may differ, in milliseconds.
 const SKEW: u64 = 60_000;
 
 /// A peer that a gateway has.
@@ -42,7 +40,8 @@ pub struct HeldPeer {
     pub gateway: String,
     /// Where the peer is, and the timestamps of initiations.
     pub last: LastSeen,
-    /// When the session began, by the gateway's clock, or later than the one before: milliseconds since the Unix epoch.
+    /// When the session began, by the gateway's clock, in milliseconds since the Unix epoch. It is always later than the
+    /// value before.
     pub session: u64,
 }
 
@@ -51,7 +50,7 @@ pub struct HeldPeer {
 pub enum PeerNews {
     /// There is a session, which began at this time.
     Session(LastSeen, u64),
-    /// There is one since this time, at this address. Its timestamps are not known.
+    /// There is a session since this time, with this endpoint, and with timestamps that are not known.
     Since(SocketAddr, u64),
     /// It has moved to this address.
     Moved(SocketAddr),
@@ -68,7 +67,7 @@ struct HeldJson {
     received: Option<String>,
 }
 
-/// Whether a gateway may be called so: it stands in lines of words.
+/// Whether this can be the name of a gateway, which is one word of a line.
 pub fn is_gateway_name(name: &str) -> bool {
     let is_good = |c: char| is_printable(c) && !c.is_whitespace();
     (1..=MAX_GATEWAY).contains(&name.len()) && name.chars().all(is_good)
@@ -79,7 +78,7 @@ fn known(timestamp: Tai64N) -> Option<String> {
 }
 
 impl HeldPeer {
-    /// The value of its key; `None` if nobody knows where it is.
+    /// The value of its key; `None` without an endpoint.
     fn to_json(&self) -> Option<String> {
         let json = HeldJson {
             gateway: self.gateway.clone(),
@@ -93,15 +92,11 @@ impl HeldPeer {
 
     fn from_json(text: &[u8], now: Duration) -> Option<Self> {
         let json: HeldJson = serde_json::from_slice(text).ok()?;
-        let most = Tai64N::from_unix(now + AHEAD);
         let timestamp = |text: Option<String>| match text {
-            Some(text) => {
-                let at: Tai64N = text.parse().ok()?;
-                Some(if at > most { Tai64N::default() } else { at })
-            }
+            Some(text) => text.parse().ok(),
             None => Some(Tai64N::default()),
         };
-        let session = match Duration::from_millis(json.session) > now + AHEAD {
+        let session = match Duration::from_millis(json.session) > now + LastSeen::AHEAD {
             true => u64::try_from(now.as_millis()).ok()?,
             false => json.session,
         };
@@ -113,14 +108,14 @@ impl HeldPeer {
         last.at?;
         is_gateway_name(&json.gateway).then_some(Self {
             gateway: json.gateway,
-            last,
+            last: last.believed(now),
             session,
         })
     }
 }
 
-/// What a key of `prefix` says: a peer, and who has it, if anybody does. `None` if it says nothing that is understood.
-/// Of times that are far ahead of `now`, since the Unix epoch, nothing is believed.
+/// Reads a key of `prefix`: a peer, and the gateway that has it, if the key was not deleted. `None` if it is no such
+/// key. Times that are far ahead of `now`, the time since the Unix epoch, are not believed.
 pub fn held_change(
     prefix: &str,
     (key, value): EtcdPair,
@@ -175,14 +170,14 @@ pub fn lease(answer: &[u8]) -> Result<String, EtcdRefusal> {
     }
 }
 
-/// Who has which peer, as far as this gateway was told.
+/// Peers, and the gateway that has each of them, as this gateway has read it.
 #[derive(Default)]
 pub struct HeldPeers {
     peers: HashMap<PublicKey, HeldPeer>,
 }
 
 impl HeldPeers {
-    /// The store says so. Of too many peers the rest is passed over.
+    /// Sets or removes the gateway of a peer. When there are [`MAX_PEERS`], others are left out.
     pub fn change(&mut self, key: PublicKey, peer: Option<HeldPeer>) {
         match peer {
             Some(peer) if self.peers.len() < MAX_PEERS || self.peers.contains_key(&key) => {
@@ -193,7 +188,7 @@ impl HeldPeers {
         }
     }
 
-    /// What the gateway `own` is to write of a peer, if it has it and that is news.
+    /// The entry that the gateway `own` has to write for a peer, if it has the peer and the entry differs.
     pub fn claim(&self, own: &str, key: &PublicKey, news: PeerNews) -> Option<HeldPeer> {
         let known = self.peers.get(key);
         let is_ours = known.is_some_and(|it| it.gateway == own);
@@ -202,12 +197,14 @@ impl HeldPeers {
             PeerNews::Session(now, since) => {
                 let is_later = now.sent > last.sent || now.received > last.received;
                 match (is_later || known.is_none(), is_ours) {
-                    (true, _) => (now.at, now, since.max(session + 1)),
+                    (true, _) => (now.at, now, since.max(session.saturating_add(1))),
                     (false, true) => (now.at, now, session),
                     (false, false) => return None,
                 }
             }
-            PeerNews::Since(at, since) if known.is_none() || since > session + SKEW => {
+            PeerNews::Since(at, since)
+                if known.is_none() || since > session.saturating_add(SKEW) =>
+            {
                 (Some(at), last, since)
             }
             PeerNews::Since(at, _) | PeerNews::Moved(at) if is_ours => (Some(at), last, session),
@@ -225,7 +222,8 @@ impl HeldPeers {
         (known != Some(&peer)).then_some(peer)
     }
 
-    /// A store that has lost what it had says this: what it lacks stays. Returns what the gateway `own` is to write again.
+    /// Takes the list of a store that has lost revisions. Entries that it lacks stay. Returns those of them that the
+    /// gateway `own` has to write again.
     pub fn went_back(&mut self, listed: &Self, own: &str) -> Vec<(PublicKey, HeldPeer)> {
         let mut lost = Vec::new();
         for (key, peer) in &self.peers {
@@ -242,7 +240,7 @@ impl HeldPeers {
         lost
     }
 
-    /// Who has this peer.
+    /// The gateway that has this peer.
     pub fn get(&self, key: &PublicKey) -> Option<&HeldPeer> {
         self.peers.get(key)
     }

@@ -53,13 +53,13 @@ pub struct AgentStatus {
     /// When the source's last whole list was complete: seconds since the Unix epoch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_list: Option<u64>,
-    /// What this gateway is called, if gateways tell each other which peers they have.
+    /// With `--write-back`: the name of this gateway.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gateway: Option<String>,
-    /// Why that cannot be written or read.
+    /// With `--write-back`: why the keys of gateways cannot be written or read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub write_back_failure: Option<String>,
-    /// Peers of which it is known which gateway has them, then.
+    /// With `--write-back`: peers of all gateways.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held: Option<usize>,
     /// What became of unknown peers, if the agent brings peers just in time.

@@ -199,7 +199,7 @@ fn a_slow_clock_keeps_a_call_from_those_alone_whom_the_other_gateway_had_just_ca
     assert!(has_session(&net));
 }
 
-/// Whoever recorded an initiation to the other gateway would have this one answer elsewhere.
+/// An attacker sends a recorded initiation to this gateway, which has not seen the first one.
 #[test]
 fn a_copy_of_an_initiation_to_the_other_gateway_is_refused() {
     for knows_timestamps in [true, false] {

@@ -27,7 +27,7 @@ pub(super) fn follow(
     loop {
         if let Ok(stream) = status::listen(interface) {
             news.send_interface(InterfaceNews::There);
-            // What was not told is to be looked for.
+            // Events before this connection were missed.
             let mut is_behind = true;
             let mut reader = BufReader::new(stream);
             let mut line = Vec::new();

@@ -1,8 +1,10 @@
-//! `--write-back`: which gateway has which peer is written to keys of the store, and read from there.
+//! `--write-back`: gateways write to keys of etcd which peers they have.
 //!
-//! One thread writes what the interface's events tell: a new session, or another endpoint. Another one follows what
-//! all gateways write, and the main thread keeps that in a file for `adit call`: the store may be away when a gateway
-//! takes the place of another one. Nothing is written while that is not known: it may be newer.
+//! 1. The writer thread gets events of the interface (new sessions, other endpoints), and writes the keys.
+//! 2. The reader thread lists and watches the keys of all gateways.
+//! 3. The main thread writes what was read to a file for `adit call`, since etcd may be away at a fail-over.
+//!
+//! The writer waits while the reader is not up to date: the keys of other gateways may be newer.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -26,27 +28,27 @@ use super::etcd_client::{EtcdClient, EtcdMember};
 use super::news::{NewsSender, PAUSE, SourceNews};
 use super::wanted::{Stranger, WantedRecords};
 
-/// What comes within this time is written together.
+/// Events within this time are written in one transaction.
 const GATHER: Duration = Duration::from_millis(50);
-/// Between two writes of peers that have moved: one may do so with each packet.
+/// Shortest time between two writes of peers that have moved, since a peer may move with each packet.
 const MOVES_EACH: Duration = Duration::from_secs(1);
-/// Longest pause after failures, each of which doubles it.
+/// Longest pause after a failure. Each failure doubles the pause.
 const LONG_PAUSE: Duration = Duration::from_secs(30);
-/// How long keys are written with one lease: half of what it lives.
+/// How long the writer uses a lease: half of its life.
 const LEASE_FOR: Duration = Duration::from_secs(adit_fleet::LEASE / 2);
-/// Between two writes of the file, at least; and for each line, which takes 3 µs.
+/// Shortest time between two writes of the file, and the same for each line, which takes 3 µs.
 const FILE_EACH: Duration = Duration::from_secs(1);
 const FILE_LINE: Duration = Duration::from_micros(100);
 
-/// What the interface tells of its peers.
+/// News for the writer.
 pub(super) enum HeldNews {
     Peer(PublicKey, PeerNews),
-    /// Events were missed.
+    /// Events were missed: the whole status is needed.
     Look,
 }
 
 impl HeldNews {
-    /// What an event tells, if anything.
+    /// The news in an event, if there is any.
     pub(super) fn of(event: &EventJson) -> Option<Self> {
         let is = |kind: EventKind| event.event == kind.name();
         if is(EventKind::Missed) {
@@ -75,26 +77,26 @@ fn millis(since_epoch: Duration) -> u64 {
     u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Since the Unix epoch.
+/// The time since the Unix epoch.
 fn now() -> Duration {
     SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default()
 }
 
-/// What gateways have told.
+/// The keys of all gateways, as the reader has them.
 #[derive(Default)]
-pub(super) struct ToldPeers {
+pub(super) struct FollowedPeers {
     pub(super) peers: HeldPeers,
-    /// It is followed: nothing newer is in the store.
+    /// The reader has a whole list, and watches.
     is_current: bool,
-    /// The store's, as far as it was followed.
+    /// The last revision of the store that was read.
     revision: i64,
 }
 
-/// What is to be written.
+/// News that is not written yet.
 #[derive(Default)]
 struct UnwrittenPeers {
     news: HashMap<PublicKey, PeerNews>,
-    /// Peers that have moved since others were written.
+    /// Peers that have moved, until [`MOVES_EACH`] is over.
     moves: HashMap<PublicKey, std::net::SocketAddr>,
 }
 
@@ -109,7 +111,7 @@ impl UnwrittenPeers {
         }
     }
 
-    /// Those that have moved are to be written, too.
+    /// Adds the peers that have moved to the news.
     fn add_moves(&mut self) {
         for (key, to) in std::mem::take(&mut self.moves) {
             self.news.entry(key).or_insert(PeerNews::Moved(to));
@@ -117,7 +119,7 @@ impl UnwrittenPeers {
     }
 }
 
-/// Where and as what this gateway writes, and what was read.
+/// What the writer and the reader share.
 #[derive(Clone)]
 pub(super) struct WriteBack {
     pub(super) interface: String,
@@ -126,17 +128,17 @@ pub(super) struct WriteBack {
     pub(super) gateway: String,
     pub(super) client: Arc<EtcdClient>,
     pub(super) news: NewsSender,
-    pub(super) told: Arc<Mutex<ToldPeers>>,
-    /// To the thread that looks peers up: those of other gateways are brought here, too.
+    pub(super) state: Arc<Mutex<FollowedPeers>>,
+    /// With `--just-in-time`: the thread that brings the peers of other gateways.
     pub(super) wanted: Option<(Arc<WantedRecords>, SyncSender<Stranger>)>,
 }
 
 impl WriteBack {
-    fn told(&self) -> MutexGuard<'_, ToldPeers> {
-        lock(&self.told)
+    fn state(&self) -> MutexGuard<'_, FollowedPeers> {
+        lock(&self.state)
     }
 
-    /// Writes until nobody tells of any more.
+    /// The writer thread.
     pub(super) fn write(self, news: &Receiver<HeldNews>) {
         let endpoints = self.address.endpoints.clone();
         let mut members = endpoints.iter().cycle();
@@ -174,7 +176,7 @@ impl WriteBack {
             if *next.get_or_insert(now + GATHER) > now {
                 continue;
             }
-            if !self.told().is_current {
+            if !self.state().is_current {
                 next = Some(now + PAUSE);
                 continue;
             }
@@ -187,7 +189,7 @@ impl WriteBack {
             };
             let written = here.and_then(|here| {
                 let written = self.put(&here, &mut lease, &mut pending.news);
-                // Another token may do, or another member.
+                // After a failure, the next member is asked, with a new token.
                 member = written.is_ok().then_some(here);
                 written
             });
@@ -200,7 +202,7 @@ impl WriteBack {
                 continue;
             };
             failures += 1;
-            // A token that was idle for long is one failure.
+            // One failure is normal: a token expires when it is not used.
             if failures > all {
                 let why = format!("cannot write which peers are here: {}", words(why));
                 self.news.send(SourceNews::NotWritten(Some(why)));
@@ -210,7 +212,7 @@ impl WriteBack {
         }
     }
 
-    /// Writes some of those that are pending.
+    /// Writes up to [`HELD_AT_ONCE`] peers.
     fn put(
         &self,
         member: &EtcdMember<'_>,
@@ -218,20 +220,21 @@ impl WriteBack {
         pending: &mut HashMap<PublicKey, PeerNews>,
     ) -> Result<(), EtcdRefusal> {
         let (mut some, mut done) = (HashMap::new(), Vec::new());
-        let told = self.told();
+        let state = self.state();
         for (key, news) in pending.iter() {
             if some.len() == HELD_AT_ONCE {
                 break;
             }
-            // What is no news, or is elsewhere since, is done, too.
+            // A peer that another gateway has since needs no key.
             some.extend(
-                told.peers
+                state
+                    .peers
                     .claim(&self.gateway, key, *news)
                     .map(|it| (*key, it)),
             );
             done.push(*key);
         }
-        drop(told);
+        drop(state);
         if !some.is_empty() {
             lease.take_if(|(_, since)| since.elapsed() >= LEASE_FOR);
             if lease.is_none() {
@@ -252,9 +255,9 @@ impl WriteBack {
                     "it has not written what was asked".into(),
                 ));
             }
-            let mut told = self.told();
+            let mut state = self.state();
             for (key, peer) in some {
-                told.peers.change(key, Some(peer));
+                state.peers.change(key, Some(peer));
             }
         }
         for key in done {
@@ -281,14 +284,14 @@ impl WriteBack {
         }
     }
 
-    /// Follows what all gateways write, for good.
+    /// The reader thread.
     pub(super) fn read(self, writer: &SyncSender<HeldNews>) {
         let all = self.address.endpoints.len();
         let mut failures = 0;
         for endpoint in self.address.endpoints.iter().cycle() {
             let member = self.client.member(endpoint);
             let ended = member.and_then(|member| self.follow(&member, writer));
-            if std::mem::take(&mut self.told().is_current) {
+            if std::mem::take(&mut self.state().is_current) {
                 failures = 0;
             }
             failures += 1;
@@ -321,20 +324,20 @@ impl WriteBack {
             }
             Ok(())
         })?;
-        let mut told = self.told();
+        let mut state = self.state();
         let mut lost = Vec::new();
-        match revision < told.revision {
-            // Another store, or one that was restored.
-            true => lost = told.peers.went_back(&listed, &self.gateway),
-            false => told.peers = listed,
+        match revision < state.revision {
+            // It is another store, or was restored.
+            true => lost = state.peers.went_back(&listed, &self.gateway),
+            false => state.peers = listed,
         }
-        (told.is_current, told.revision) = (true, revision);
-        drop(told);
+        (state.is_current, state.revision) = (true, revision);
+        drop(state);
         self.news.send(SourceNews::NotRead(None));
         self.news.send(SourceNews::Held);
         for (key, peer) in lost {
             let news = PeerNews::Session(peer.last, peer.session);
-            self.told().peers.change(key, None);
+            self.state().peers.change(key, None);
             // Without a receiver the process ends.
             let _ = writer.send(HeldNews::Peer(key, news));
         }
@@ -347,19 +350,19 @@ impl WriteBack {
                 let pairs = changes.pairs.into_iter();
                 for (key, peer) in pairs.filter_map(|it| held_change(prefix, it, now)) {
                     elsewhere.extend(self.elsewhere(now, key, peer.as_ref()));
-                    self.told().peers.change(key, peer);
+                    self.state().peers.change(key, peer);
                     self.news.send(SourceNews::Held);
                 }
-                let mut told = self.told();
-                told.revision = told.revision.max(next - 1);
-                drop(told);
+                let mut state = self.state();
+                state.revision = state.revision.max(next - 1);
+                drop(state);
                 self.look_up(elsewhere);
                 Ok(())
             })?;
         }
     }
 
-    /// A peer that another gateway has, and that this one does not know, if it brings peers just in time.
+    /// With `--just-in-time`: a peer of another gateway that this interface does not have.
     fn elsewhere(
         &self,
         now: Duration,
@@ -386,8 +389,8 @@ impl WriteBack {
     }
 }
 
-fn lock(told: &Mutex<ToldPeers>) -> MutexGuard<'_, ToldPeers> {
-    told.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(state: &Mutex<FollowedPeers>) -> MutexGuard<'_, FollowedPeers> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn words(why: EtcdRefusal) -> String {
@@ -398,24 +401,28 @@ fn words(why: EtcdRefusal) -> String {
     }
 }
 
-/// The file for `adit call`.
+/// The file with endpoints, for `adit call`.
 pub(super) struct HeldFile {
-    told: Arc<Mutex<ToldPeers>>,
+    state: Arc<Mutex<FollowedPeers>>,
     path: PathBuf,
     group: Option<u32>,
     due: Option<Instant>,
     next: Instant,
 }
 
-/// Where it is.
+/// The path of that file.
 pub(crate) fn path(dir: &Path, interface: &str) -> PathBuf {
     dir.join(format!("{interface}.endpoints"))
 }
 
 impl HeldFile {
-    pub(super) fn new(told: &Arc<Mutex<ToldPeers>>, path: PathBuf, group: Option<u32>) -> Self {
+    pub(super) fn new(
+        state: &Arc<Mutex<FollowedPeers>>,
+        path: PathBuf,
+        group: Option<u32>,
+    ) -> Self {
         Self {
-            told: Arc::clone(told),
+            state: Arc::clone(state),
             path,
             group,
             due: None,
@@ -423,11 +430,11 @@ impl HeldFile {
         }
     }
 
-    pub(super) fn told(&self) -> MutexGuard<'_, ToldPeers> {
-        lock(&self.told)
+    pub(super) fn state(&self) -> MutexGuard<'_, FollowedPeers> {
+        lock(&self.state)
     }
 
-    /// It is to be written anew.
+    /// The reader has read something new.
     pub(super) fn changed(&mut self) {
         self.due = Some(self.next);
     }
@@ -436,21 +443,19 @@ impl HeldFile {
         self.due
     }
 
-    /// Writes it, if it is time.
-    pub(super) fn write(&mut self, now: Instant) -> std::io::Result<()> {
-        if self.due.is_none_or(|at| at > now) {
-            return Ok(());
-        }
-        let told = lock(&self.told);
-        let lines = u32::try_from(told.peers.len()).unwrap_or(u32::MAX);
-        let text = told.peers.list();
-        drop(told);
+    /// Writes it, if it is time: `None` if it is not.
+    pub(super) fn write(&mut self, now: Instant) -> Option<std::io::Result<()>> {
+        self.due.filter(|at| *at <= now)?;
+        let state = lock(&self.state);
+        let lines = u32::try_from(state.peers.len()).unwrap_or(u32::MAX);
+        let text = state.peers.list();
+        drop(state);
         (self.due, self.next) = (None, now + FILE_EACH.max(FILE_LINE * lines));
         let written = replace(&self.path, text.as_bytes(), self.group).map(drop);
         if written.is_err() {
             self.changed();
         }
-        written
+        Some(written)
     }
 }
 

@@ -72,8 +72,8 @@ fn the_file_is_written_once_a_second_at_most() {
     let dir = std::env::temp_dir().join(format!("adit-held-{}", std::process::id()));
     std::fs::create_dir_all(&dir).expect("a folder");
     let path = path(&dir, "wg0");
-    let told = Arc::<Mutex<ToldPeers>>::default();
-    let mut file = HeldFile::new(&told, path.clone(), None);
+    let state = Arc::<Mutex<FollowedPeers>>::default();
+    let mut file = HeldFile::new(&state, path.clone(), None);
     assert_eq!(file.deadline(), None);
     let now = Instant::now();
     let text = || std::fs::read_to_string(&path).unwrap_or_default();
@@ -83,24 +83,25 @@ fn the_file_is_written_once_a_second_at_most() {
             last: seen("192.0.2.1:7", n, 0),
             session: n.into(),
         };
-        lock(&told).peers.change(PublicKey([n; 32]), Some(peer));
+        lock(&state).peers.change(PublicKey([n; 32]), Some(peer));
     };
     change(1);
     file.changed();
-    file.write(now).expect("written");
+    file.write(now).expect("due").expect("written");
     assert_eq!((text().lines().count(), file.deadline()), (1, None));
     change(2);
     file.changed();
-    file.write(now).expect("too early");
+    assert!(file.write(now).is_none());
     assert_eq!(
         (text().lines().count(), file.deadline()),
         (1, Some(now + FILE_EACH))
     );
-    file.write(now + FILE_EACH).expect("written");
-    assert_eq!((text().lines().count(), file.told().peers.len()), (2, 2));
+    file.write(now + FILE_EACH).expect("due").expect("written");
+    assert_eq!((text().lines().count(), file.state().peers.len()), (2, 2));
     // Without its folder it is tried again.
     std::fs::remove_dir_all(&dir).expect("removed");
     file.changed();
-    assert!(file.write(now + 2 * FILE_EACH).is_err());
+    let failed = file.write(now + 2 * FILE_EACH).expect("due");
+    assert!(failed.is_err());
     assert!(file.deadline().is_some());
 }

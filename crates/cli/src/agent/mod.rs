@@ -24,6 +24,7 @@ mod etcd;
 mod etcd_client;
 mod evict;
 mod exec;
+mod failures;
 pub(crate) mod filter;
 mod folder;
 mod follow;

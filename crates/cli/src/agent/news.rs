@@ -36,9 +36,9 @@ pub(super) enum SourceNews {
     Ended(String),
     /// These files with preshared keys changed; `None` for all.
     KeyFiles(Option<BTreeSet<OsString>>),
-    /// Gateways have told which peers they have.
+    /// Keys of gateways with their peers were read.
     Held,
-    /// Why this gateway cannot tell, or cannot read that; `None`: it can again.
+    /// Why these keys cannot be written, and cannot be read; `None` when they can again.
     NotWritten(Option<String>),
     NotRead(Option<String>),
 }

@@ -63,17 +63,14 @@ pub(crate) const FIELDS: &[(&str, &str)] = &[
         "last_list",
         "When the last whole list was complete: seconds since the Unix epoch. Absent before the first.",
     ),
-    (
-        "gateway",
-        "With `--write-back`: what this gateway is called.",
-    ),
+    ("gateway", "With `--write-back`: the name of this gateway."),
     (
         "write_back_failure",
-        "Why it cannot be written or read which gateway has which peer. Absent otherwise.",
+        "With `--write-back`: why the keys of gateways cannot be written or read. Absent otherwise.",
     ),
     (
         "held",
-        "With `--write-back`: peers of which it is known which gateway has them, this one included.",
+        "With `--write-back`: peers of all gateways, as their keys say.",
     ),
     (
         "just_in_time.found",
@@ -203,7 +200,7 @@ fn told(status: &AgentStatus) -> String {
     }
     if let Some(held) = status.held {
         let peers = count(held, "peer");
-        _ = writeln!(text, "gateways have told where {peers} are");
+        _ = writeln!(text, "write-back: the endpoints of {peers} are known");
     }
     if let Some(counts) = status.just_in_time {
         _ = writeln!(

@@ -18,8 +18,9 @@ use super::brought::{BroughtFile, SourceMark, lock_of};
 use super::etcd_client::EtcdClient;
 use super::evict::{self, Eviction};
 use super::exec;
+use super::failures::{AgentFailures, AgentTask};
 use super::folder::{FolderIdentity, WatchedFolder};
-use super::held::{self, HeldFile, ToldPeers, WriteBack};
+use super::held::{self, FollowedPeers, HeldFile, WriteBack};
 use super::news::{AgentNews, BEGIN_ANEW, InterfaceNews, NewsSender, PAUSE, SourceNews};
 use super::preshared::PresharedKeys;
 use super::report;
@@ -83,7 +84,7 @@ pub(super) fn work(args: &ServeAgentArgs) -> Result<ExitCode> {
         let ids = brought.values().map(RecordId::clone);
         Arc::new(WantedRecords::new(ids))
     });
-    let told = Arc::<Mutex<ToldPeers>>::default();
+    let followed = Arc::<Mutex<FollowedPeers>>::default();
     let mut worker = AgentWorker {
         wanted,
         eviction: Eviction::default(),
@@ -95,9 +96,9 @@ pub(super) fn work(args: &ServeAgentArgs) -> Result<ExitCode> {
         group,
         keys: PresharedKeys::new(args.psk_dir.clone()),
         told: HashMap::new(),
-        failures: [const { None }; 7],
+        failures: AgentFailures::default(),
         held: (args.write_back.is_some())
-            .then(|| HeldFile::new(&told, held::path(&args.state, name), group)),
+            .then(|| HeldFile::new(&followed, held::path(&args.state, name), group)),
         is_look_due: false,
         written: None,
         rules: PeerRules::start(args)?,
@@ -132,7 +133,7 @@ pub(super) fn work(args: &ServeAgentArgs) -> Result<ExitCode> {
                 gateway: args.gateway_name(),
                 client: Arc::clone(&client),
                 news: news.clone(),
-                told: Arc::clone(&told),
+                state: Arc::clone(&followed),
                 wanted: None,
             });
             OpenSource::of_etcd(address, client, &news, wanted, before, write_back)
@@ -185,9 +186,7 @@ struct AgentWorker {
     keys: PresharedKeys,
     /// The refusals that were told.
     told: HashMap<RecordId, String>,
-    /// Why the source, the interface, its names, what is written back and read, the file of it, and the status are not as
-    /// they should be.
-    failures: [Option<String>; 7],
+    failures: AgentFailures,
     /// Which gateway has which peer.
     held: Option<HeldFile>,
     is_look_due: bool,
@@ -203,13 +202,13 @@ impl AgentWorker {
             let why = match WatchedFolder::new(path) {
                 Ok(watched) => {
                     self.status.state = SourceState::Listing;
-                    self.fail(0, None);
+                    self.fail(AgentTask::ReadSource, None);
                     return watched;
                 }
                 Err(error) => format!("waiting for {}: {error}", path.display()),
             };
             self.status.state = SourceState::Failing;
-            self.fail(0, Some(why));
+            self.fail(AgentTask::ReadSource, Some(why));
             self.report();
             std::thread::sleep(PAUSE);
         }
@@ -291,8 +290,8 @@ impl AgentWorker {
         let times = (now, wall.unwrap_or_default());
         let list = self.reconciler.list();
         let none = HeldPeers::default();
-        let told = self.held.as_ref().map(HeldFile::told);
-        let held = told.as_ref().map_or(&none, |told| &told.peers);
+        let state = self.held.as_ref().map(HeldFile::state);
+        let held = state.as_ref().map_or(&none, |state| &state.peers);
         let gone = self.eviction.gone(times, wanted.ids(), list, &status, held);
         wanted.evict(&gone);
         self.keys.forget(&gone);
@@ -314,12 +313,12 @@ impl AgentWorker {
     /// Writes down which gateway has which peer, if it is time.
     fn keep_held(&mut self, now: Instant) {
         let Some(file) = &mut self.held else { return };
-        if file.deadline().is_none_or(|at| at > now) {
+        let Some(written) = file.write(now) else {
             return;
-        }
-        let written = file.write(now).err();
-        let why = written.map(|error| format!("cannot write where peers are: {error}"));
-        self.fail(5, why);
+        };
+        let why = written.err();
+        let why = why.map(|error| format!("cannot write where peers are: {error}"));
+        self.fail(AgentTask::WriteHeldFile, why);
     }
 
     fn take(&mut self, news: SourceNews) -> Result<()> {
@@ -349,7 +348,7 @@ impl AgentWorker {
                 self.keys.retain(&ids);
                 self.rules.retain(&ids);
                 self.reconciler.listed(&ids);
-                self.fail(0, None);
+                self.fail(AgentTask::ReadSource, None);
                 self.status.state = SourceState::Listed;
                 self.status.last_list = Some(now());
                 if let Some(mark) = mark {
@@ -359,14 +358,14 @@ impl AgentWorker {
             }
             SourceNews::Failing(why) => {
                 self.status.state = SourceState::Failing;
-                self.fail(0, Some(why));
+                self.fail(AgentTask::ReadSource, Some(why));
             }
             SourceNews::KeyFiles(names) => {
                 let changes = self.keys.of_files(names.as_ref());
                 return self.take(SourceNews::Changes(changes));
             }
             SourceNews::Back => {
-                self.fail(0, None);
+                self.fail(AgentTask::ReadSource, None);
                 if self.reconciler.is_listed() {
                     self.status.state = SourceState::Listed;
                 }
@@ -376,8 +375,8 @@ impl AgentWorker {
                     file.changed();
                 }
             }
-            SourceNews::NotWritten(why) => self.fail(3, why),
-            SourceNews::NotRead(why) => self.fail(4, why),
+            SourceNews::NotWritten(why) => self.fail(AgentTask::WriteHeld, why),
+            SourceNews::NotRead(why) => self.fail(AgentTask::ReadHeld, why),
             // The caller's.
             SourceNews::Replaced | SourceNews::Ended(_) => {}
         }
@@ -411,7 +410,10 @@ impl AgentWorker {
                 Err(error) => {
                     self.reconciler.gone();
                     self.status.is_up = false;
-                    self.fail(1, Some(format!("cannot ask the interface: {error}")));
+                    self.fail(
+                        AgentTask::ChangeInterface,
+                        Some(format!("cannot ask the interface: {error}")),
+                    );
                     return Ok(Brought::Nothing);
                 }
             }
@@ -424,8 +426,11 @@ impl AgentWorker {
             Ok(()) => {
                 let refusal = self.applier.refusal();
                 let is_all = refusal.is_none() && self.rules.failure().is_none();
-                self.fail(1, refusal);
-                self.fail(2, self.applier.missing_names().map(str::to_owned));
+                self.fail(AgentTask::ChangeInterface, refusal);
+                self.fail(
+                    AgentTask::NameEndpoints,
+                    self.applier.missing_names().map(str::to_owned),
+                );
                 Ok(if is_all {
                     Brought::All
                 } else {
@@ -435,7 +440,10 @@ impl AgentWorker {
             Err(ApplyError::Interface(error)) => {
                 // What it has now is not known.
                 self.is_look_due = self.status.is_up;
-                self.fail(1, Some(format!("cannot change the interface: {error}")));
+                self.fail(
+                    AgentTask::ChangeInterface,
+                    Some(format!("cannot change the interface: {error}")),
+                );
                 Ok(Brought::Nothing)
             }
             Err(ApplyError::File(error)) => {
@@ -444,39 +452,25 @@ impl AgentWorker {
         }
     }
 
-    /// Says that something fails, or works again, where that is news. Why it fails may change each time that it is
-    /// tried again: that is for the status alone.
-    fn fail(&mut self, what: usize, why: Option<String>) {
-        let (name, source) = (&self.status.interface, &self.status.source);
-        let is_same = self.failures[what].is_some() == why.is_some();
-        match (&why, what) {
-            _ if is_same => {}
-            (Some(why), 0) => say!("adit: {name}: {source}: {why}"),
-            (Some(why), _) => say!("adit: {name}: {why}"),
-            (None, 0) => say!("adit: {name}: {source}: it can be read again"),
-            (None, 1) => say!("adit: {name}: the interface takes changes again"),
-            (None, 2) => say!("adit: {name}: endpoints that are names are looked up"),
-            (None, 3) => say!("adit: {name}: the store is told again which peers are here"),
-            (None, 4) => say!("adit: {name}: which peers gateways have can be read again"),
-            (None, 5) => say!("adit: {name}: where peers are can be written again"),
-            (None, _) => say!("adit: {name}: the status can be written again"),
-        }
-        self.failures[what] = why;
+    fn fail(&mut self, task: AgentTask, why: Option<String>) {
+        let AgentStatus {
+            interface, source, ..
+        } = &self.status;
+        self.failures.set((interface, source), task, why);
     }
 
     /// Replaces the status, if it is another one.
     fn report(&mut self) {
         let list = self.reconciler.list();
-        let failures = self.failures[..3].iter().flatten();
-        let mut failures = failures.chain(self.rules.failure());
+        let failure = self.failures.first(AgentTask::OF_SOURCE);
         let new = AgentStatus {
-            failure: failures.next().cloned(),
+            failure: failure.or(self.rules.failure()).cloned(),
             records: list.known(),
             applied: self.reconciler.applied(),
             refused: list.refused().len(),
             refusals: report::first_refusals(list),
-            write_back_failure: self.failures[3..6].iter().flatten().next().cloned(),
-            held: self.held.as_ref().map(|file| file.told().peers.len()),
+            write_back_failure: self.failures.first(AgentTask::OF_HELD).cloned(),
+            held: self.held.as_ref().map(|file| file.state().peers.len()),
             just_in_time: self.wanted.as_ref().map(|wanted| wanted.counts()),
             ..self.status.clone()
         };
@@ -487,7 +481,7 @@ impl AgentWorker {
                 .err()
                 .map(|error| format!("cannot write the status: {error}"));
             self.written = Some(new).filter(|_| error.is_none());
-            self.fail(6, error);
+            self.fail(AgentTask::WriteStatus, error);
         }
     }
 }

@@ -43,7 +43,7 @@ const OF_AGENTS: [(&str, &str, OfAgent); 7] = [
     ),
     (
         "adit_agent_held_peers",
-        "Peers of which gateways have told who has them, with --write-back",
+        "Peers of all gateways, as their keys say, with --write-back",
         |it| it.held.map(|held| held as u64),
     ),
 ];

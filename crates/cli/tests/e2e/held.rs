@@ -23,7 +23,7 @@ fn start_with(host: &Container, at: &str, name: &str, options: &str) {
 }
 
 /// The words of the peer's line, once the list says that this gateway has it.
-fn told(host: &Container, gateway: &str) -> Vec<String> {
+fn line_of(host: &Container, gateway: &str) -> Vec<String> {
     let mut words = Vec::new();
     wait_for(&format!("{gateway} has the peer"), seconds(20), || {
         let list = host.sh(&format!("cat {LIST} || true"));
@@ -31,6 +31,22 @@ fn told(host: &Container, gateway: &str) -> Vec<String> {
         words.last().is_some_and(|last| last == gateway)
     });
     words
+}
+
+/// The second gateway takes the place of the first one, without the store. It knows the client from its list.
+fn takes_over(gateways: &Gateways, store: &Store) {
+    let (client, second) = (&gateways.client.host, &gateways.second);
+    store.kill();
+    gateways.fail_over();
+    let called = adit(
+        second,
+        &format!("call wg0 --endpoints {LIST} --of first --from {MOVED}"),
+    );
+    assert!(called.stderr.contains("wg0 calls one peer"), "{called:?}");
+    wait_for("the client has come", seconds(20), || {
+        latest_handshake(second) > 0
+    });
+    ping(client, "192.168.77.1", 1);
 }
 
 #[test]
@@ -46,7 +62,7 @@ fn a_gateway_knows_where_the_peers_of_another_one_are() {
     start(second, "10.12.0.1", "second");
     ping(client, "192.168.77.1", 1);
     let shown = first.sh("wg show wg0 endpoints");
-    let words = told(second, "first");
+    let words = line_of(second, "first");
     let of_peer: Vec<&str> = shown.split_whitespace().collect();
     assert_eq!(words[..2], of_peer, "{words:?}");
     // It began the session.
@@ -54,41 +70,32 @@ fn a_gateway_knows_where_the_peers_of_another_one_are() {
     let key = format!("held/{}", words[0]);
     assert!(store.get(&key).contains("\"gateway\":\"first\""));
     let status = adit(second, "agent status wg0").stdout;
-    assert!(
-        status.contains("gateways have told where 1 peer"),
-        "{status}"
-    );
+    assert!(status.contains("the endpoints of 1 peer"), "{status}");
 
     let why = adit(second, "why wg0").stdout;
     assert!(why.contains("gateway first has the peer"), "{why}");
     assert_eq!(latest_handshake(second), 0);
 
-    // Without the store and the first gateway, the second one knows whom to call.
-    store.kill();
-    gateways.fail_over();
-    let called = adit(
-        second,
-        &format!("call wg0 --endpoints {LIST} --from {MOVED}"),
+    let none = adit(second, &format!("call wg0 --endpoints {LIST} --of third"));
+    assert!(
+        none.stderr.contains("no peer of a gateway third"),
+        "{none:?}"
     );
-    assert!(called.stderr.contains("wg0 calls one peer"), "{called:?}");
-    wait_for("the client has come", seconds(20), || {
-        latest_handshake(second) > 0
-    });
-    ping(client, "192.168.77.1", 1);
-    // The store is told when it is back.
-    assert_eq!(told(second, "first"), words);
+    takes_over(&gateways, &store);
+    // The second gateway writes its key when the store is back.
+    assert_eq!(line_of(second, "first"), words);
     store.start(PORT);
-    let now = told(second, "second");
+    let now = line_of(second, "second");
     assert_eq!((now[2].len(), &now[3]), (25, &words[3]), "{now:?}");
     assert!(store.get(&key).contains(&now[2]));
 
-    // What is known outlives the agent, and what is no news of a gateway changes nothing.
+    // The list is written again after a kill. Keys that are wrong change nothing.
     second.sh("pkill -9 -x adit-agent; pkill -9 -x adit-supervisor; sleep 0.1");
     store.put(&format!("{key}x"), "{}");
     store.put("held/x", "{}");
     second.sh(&format!("rm {LIST}"));
     start(second, "10.12.0.1", "second");
-    assert_eq!(told(second, "second"), now);
+    assert_eq!(line_of(second, "second"), now);
 }
 
 #[test]
@@ -122,20 +129,10 @@ fn a_gateway_with_peers_just_in_time_has_those_of_others() {
     wait_for("the second gateway has the peer", seconds(20), || {
         has(second)
     });
-    told(second, "first");
+    line_of(second, "first");
     // It waits there, and is not called.
     assert_eq!(latest_handshake(second), 0);
-    store.kill();
-    gateways.fail_over();
-    let called = adit(
-        second,
-        &format!("call wg0 --endpoints {LIST} --from {MOVED}"),
-    );
-    assert!(called.stderr.contains("wg0 calls one peer"), "{called:?}");
-    wait_for("the client has come", seconds(20), || {
-        latest_handshake(second) > 0
-    });
-    ping(client, "192.168.77.1", 1);
+    takes_over(&gateways, &store);
 }
 
 #[test]

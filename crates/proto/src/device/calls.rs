@@ -158,7 +158,7 @@ impl Device {
 
     /// Another host had this peer until now. A handshake with it begins, from the address `from`, if it is
     /// of the same family, after those of the calls before. Where a peer is that was heard from in the last
-    /// 15 seconds is known here. The caller sees to it that the timestamps are not far ahead of the clock.
+    /// 15 seconds is known here. The caller has seen to it that the timestamps can be [believed](LastSeen::believed).
     pub fn call(
         &mut self,
         now: Time,
